@@ -3,6 +3,7 @@
 * ``model``         arguments and results of the clients
 * ``connections``   channels, deadlines and retries; ``metadata`` and ``schema_cache`` cache the cluster's state
 * ``interceptor_calls``  calls of interceptors, whose exceptions are logged
+* ``grouped_by_topic``   partitions and offsets grouped by topic, as requests name them
 * ``admin``         topics, schemas, configuration; location and reading of ranges
 * ``producer``      the interface of the producer; ``producing`` holds its internals
 * ``consumer``      topics to records or Arrow tables; ``consuming`` holds its internals

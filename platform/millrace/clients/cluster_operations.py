@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from millrace.clients.connections import Connections
+from millrace.clients.grouped_by_topic import topic_partitions
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.model import TopicPartition
 from millrace.errors import ElectionNotNeededError, MillraceError, UsageError
-from millrace.partitions import numbers_by_topic
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.item_errors import error_in
 
@@ -50,7 +50,7 @@ class ClusterOperations:
             raise UsageError(f"election {election!r}: it is {' or '.join(_ELECTIONS)}")
         request = pb.ElectLeadersRequest(
             election_type=_ELECTIONS[election],
-            topics=_topics(partitions or ()),
+            topics=topic_partitions(partitions or ()),
             all_partitions=partitions is None,
             timeout_ms=self._connections.config.request_timeout_ms,
         )
@@ -86,7 +86,9 @@ class ClusterOperations:
         self, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Reassignment]:
         """Return the ongoing reassignments, of all partitions or of some."""
-        request = pb.ListPartitionReassignmentsRequest(topics=_topics(partitions or ()), all_topics=partitions is None)
+        request = pb.ListPartitionReassignmentsRequest(
+            topics=topic_partitions(partitions or ()), all_topics=partitions is None
+        )
         response = self._connections.call(lambda stub: stub.ListPartitionReassignments, request)
         return {
             TopicPartition(topic.name, each.partition): Reassignment(
@@ -95,10 +97,6 @@ class ClusterOperations:
             for topic in response.topics
             for each in topic.partitions
         }
-
-
-def _topics(partitions: Iterable[TopicPartition]) -> list[pb.TopicPartitions]:
-    return [pb.TopicPartitions(name=name, partitions=numbers) for name, numbers in numbers_by_topic(partitions).items()]
 
 
 def _errors(topics: Iterable[pb.TopicErrors]) -> dict[TopicPartition, MillraceError | None]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from millrace.clients.grouped_by_topic import topic_commits, topic_partitions
 from millrace.clients.groups.lag import Committed, group_lag
 from millrace.clients.groups.model import GroupDescription, GroupListing, GroupMemberDescription, PartitionLag
 from millrace.clients.groups.share_operations import ShareGroupOperations
-from millrace.clients.membership.commits import topic_commits, topic_partitions
+from millrace.clients.membership.commits import fetch_committed, fetch_entries
 from millrace.clients.membership.coordinator import Answer, Asked, Coordinator, check_group_id, check_topic_errors
 from millrace.clients.membership.protocol import decode_assignment
 from millrace.clients.metadata import MetadataCache, broker_address
@@ -107,30 +108,8 @@ class GroupOperations(ShareGroupOperations):
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return a group's committed offsets, of some partitions or of all; empty for an unknown group."""
-        found = {}
-        for name, entry in self._offsets(group_id, partitions):
-            committed = entry.committed
-            found[TopicPartition(name, committed.partition)] = OffsetAndMetadata(
-                offset=committed.offset, metadata=committed.metadata, leader_epoch=committed.leader_epoch
-            )
-        return found
-
-    def _offsets(
-        self, group_id: str, partitions: Iterable[TopicPartition] | None
-    ) -> Iterator[tuple[str, pb.OffsetFetchResponse.PartitionOffset]]:
-        """Yield every partition with a committed offset, and its topic."""
-        wanted = None if partitions is None else topic_partitions(TopicPartition(*each) for each in partitions)
-        group = pb.OffsetFetchRequest.Group(group_id=group_id, topics=wanted or (), all_topics=wanted is None)
-        response = self._coordinator(group_id).call(
-            lambda stub: stub.OffsetFetch,
-            pb.OffsetFetchRequest(groups=[group]),
-            check=lambda answer: _check_groups(answer.groups),
-        )
-        for topic in response.groups[0].topics:
-            for entry in topic.partitions:
-                check_item(entry.error, topic.name)
-                if entry.committed.offset >= 0:
-                    yield topic.name, entry
+        wanted = None if partitions is None else (TopicPartition(*each) for each in partitions)
+        return fetch_committed(self._coordinator(group_id), wanted)
 
     def alter_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
         """Set a group's offsets; the group must have no members.
@@ -194,10 +173,8 @@ class GroupOperations(ShareGroupOperations):
             }
         else:
             committed = {
-                TopicPartition(name, entry.committed.partition): Committed(
-                    entry.committed.offset, entry.commit_timestamp_ms
-                )
-                for name, entry in self._offsets(group_id, None)
+                partition: Committed(entry.committed.offset, entry.commit_timestamp_ms)
+                for partition, entry in fetch_entries(self._coordinator(group_id), None).items()
             }
         return group_lag(self, group, committed, SchemaCache(self._connections).schema_of, measure=measure)
 
@@ -255,6 +232,6 @@ def _check_deleted_groups(answer: pb.DeleteGroupsResponse) -> None:
         check_item(result.error)
 
 
-def _check_groups(groups: Iterable[pb.DescribeGroupsResponse.Group | pb.OffsetFetchResponse.Group]) -> None:
+def _check_groups(groups: Iterable[pb.DescribeGroupsResponse.Group]) -> None:
     for group in groups:
         check_item(group.error)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from millrace.clients.connections import Connections
+from millrace.clients.grouped_by_topic import topic_partitions
 from millrace.clients.groups.model import SharePartitionOffsets
-from millrace.clients.membership.commits import topic_partitions
 from millrace.clients.membership.coordinator import Coordinator, check_group_id, check_topic_errors
 from millrace.clients.model import TopicPartition
 from millrace.errors import UsageError

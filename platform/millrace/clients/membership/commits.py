@@ -10,11 +10,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from itertools import groupby
 from typing import Final
 
 from millrace.clients.connections import Connections
 from millrace.clients.consuming.signal import Signal
+from millrace.clients.grouped_by_topic import topic_commits, topic_partitions
 from millrace.clients.membership.commit_queue import Commit, CommitQueue
 from millrace.clients.membership.coordinator import Coordinator, check_topic_errors
 from millrace.clients.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
@@ -185,6 +185,25 @@ def fetch_committed(
 
     Raises the first error.
     """
+    entries = fetch_entries(coordinator, partitions, require_stable=require_stable, timeout_ms=timeout_ms)
+    return {
+        partition: OffsetAndMetadata(
+            offset=entry.committed.offset,
+            metadata=entry.committed.metadata,
+            leader_epoch=entry.committed.leader_epoch,
+        )
+        for partition, entry in entries.items()
+    }
+
+
+def fetch_entries(
+    coordinator: Coordinator,
+    partitions: Iterable[TopicPartition] | None,
+    *,
+    require_stable: bool = False,
+    timeout_ms: int | None = None,
+) -> dict[TopicPartition, pb.OffsetFetchResponse.PartitionOffset]:
+    """Fetch the same as ``fetch_committed``, with the time of each commit."""
     topics = None if partitions is None else topic_partitions(partitions)
     group = pb.OffsetFetchRequest.Group(group_id=coordinator.group_id, topics=topics or (), all_topics=topics is None)
     request = pb.OffsetFetchRequest(groups=[group], require_stable=require_stable)
@@ -192,11 +211,7 @@ def fetch_committed(
         lambda stub: stub.OffsetFetch, request, check=_check_offset_fetch, timeout_ms=timeout_ms
     )
     return {
-        TopicPartition(topic.name, entry.committed.partition): OffsetAndMetadata(
-            offset=entry.committed.offset,
-            metadata=entry.committed.metadata,
-            leader_epoch=entry.committed.leader_epoch,
-        )
+        TopicPartition(topic.name, entry.committed.partition): entry
         for topic in response.groups[0].topics
         for entry in topic.partitions
         if entry.committed.offset >= 0
@@ -209,35 +224,6 @@ def _check_offset_fetch(response: pb.OffsetFetchResponse) -> None:
         for topic in group.topics:
             for entry in topic.partitions:
                 check_item(entry.error, f"{topic.name}-{entry.committed.partition}")
-
-
-def topic_partitions(partitions: Iterable[TopicPartition]) -> list[pb.TopicPartitions]:
-    """Group partitions by topic, as requests need them."""
-    by_topic = groupby(sorted(set(partitions)), key=lambda partition: partition.topic)
-    return [
-        pb.TopicPartitions(name=topic, partitions=[partition.partition for partition in each])
-        for topic, each in by_topic
-    ]
-
-
-def topic_commits(offsets: Offsets) -> list[pb.TopicCommits]:
-    """Group offsets by topic, as requests need them."""
-    by_topic = groupby(sorted(offsets.items()), key=lambda item: item[0].topic)
-    return [
-        pb.TopicCommits(
-            name=topic,
-            partitions=[
-                pb.CommittedOffset(
-                    partition=partition.partition,
-                    offset=place.offset,
-                    leader_epoch=place.leader_epoch,
-                    metadata=place.metadata,
-                )
-                for partition, place in each
-            ],
-        )
-        for topic, each in by_topic
-    ]
 
 
 def _commit_request(commit: Commit) -> pb.OffsetCommitRequest:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from millrace.clients.connections import Connections, backoff_s
+from millrace.clients.grouped_by_topic import topic_commits, topic_partitions
 from millrace.clients.membership.coordinator import Coordinator, check_topic_errors
 from millrace.clients.model import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTransaction, TopicPartition
 from millrace.clients.producing.transaction_state import CoordinatorView, TransactionPhase, TransactionState
@@ -38,7 +39,6 @@ from millrace.errors import (
     UnsupportedVersionError,
     UsageError,
 )
-from millrace.partitions import numbers_by_topic
 from millrace.protocol import millrace_pb2 as pb
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ class Transactions:
             generation_id=group.generation_id,
             member_id=group.member_id,
             group_instance_id=group.group_instance_id,
-            topics=_commits(offsets),
+            topics=topic_commits(offsets),
             coordinator_key=self._config.coordinator_key,
         )
         what = "send_offsets_to_transaction"
@@ -279,7 +279,7 @@ class Transactions:
             transactional_id=self._id,
             producer_id=state.producer_id,
             producer_epoch=state.epoch,
-            topics=_topic_partitions(missing),
+            topics=topic_partitions(missing),
             coordinator_key=self._config.coordinator_key,
         )
         try:
@@ -384,21 +384,3 @@ def offsets_of(
             raise UsageError(f"offset {committed.offset} of {partition} cannot be committed: it is 0 or more")
         found[TopicPartition(*partition)] = committed
     return found
-
-
-def _commits(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> list[pb.TopicCommits]:
-    topics: dict[str, pb.TopicCommits] = {}
-    for partition, committed in offsets.items():
-        topic = topics.setdefault(partition.topic, pb.TopicCommits(name=partition.topic))
-        topic.partitions.add(
-            partition=partition.partition,
-            offset=committed.offset,
-            leader_epoch=committed.leader_epoch,
-            metadata=committed.metadata,
-        )
-    return list(topics.values())
-
-
-def _topic_partitions(partitions: Iterable[TopicPartition]) -> list[pb.TopicPartitions]:
-    topics = numbers_by_topic(sorted(partitions))
-    return [pb.TopicPartitions(name=name, partitions=numbers) for name, numbers in topics.items()]
