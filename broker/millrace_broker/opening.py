@@ -202,7 +202,9 @@ def _assemble(
         group_configs=storage.group_configs,
         scram_credentials=storage.scram_credentials,
         delegation_tokens=storage.security.tokens,
-        token_expiry=TokenExpiry.of(storage.config, storage.security.tokens, base.executors, base.timer),
+        token_expiry=TokenExpiry(
+            storage.security.tokens, base.executors, storage.config.delegation_token_expiry_check_interval_ms
+        ),
         quota_configs=storage.quota_configs,
         client_metrics=ClientMetricsConfigs(storage.metadata.coordination),
         payload_schemas=storage.payload_schemas,
