@@ -8,8 +8,6 @@ Invariants
   decision of the controller.
 * A request of a fenced broker is not repeated under its next broker epoch. The broker may lead again in the same leader
   epoch. The high watermark then no longer waits for a follower that the request would add to the ISR.
-
-Source: Kafka's ``AlterPartitionManager`` (KIP-497).
 """
 
 from __future__ import annotations

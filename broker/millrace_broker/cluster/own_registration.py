@@ -97,13 +97,12 @@ class OwnRegistration:
                     self._node = node
                     if self._session is not None:
                         await self._run(registration.change_registration, self._session, self._id, self.epoch, node)
+                return
             except SessionExpiredError:
                 return
             except CoordinationError as error:
                 _logger.warning("broker %d cannot change its advertised addresses yet: %s", self._id, error.message)
                 await asyncio.sleep(_PAUSE_S)
-                continue
-            return
 
     async def close(self) -> None:
         """Stop registering."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from millrace.config.listeners import Listener
-from millrace.errors import MillraceError, error_of
+from millrace.errors import MillraceError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.item_errors import error_in
 from millrace_broker.decisions import (
@@ -265,9 +265,7 @@ def isr_answers_message(answers: Mapping[TopicPartition, Leadership | MillraceEr
 def read_isr_answers(message: pb.AlterPartitionResponse) -> dict[TopicPartition, Leadership | MillraceError]:
     """Read the answers to ISR changes."""
     return {
-        TopicPartition(topic.name, each.partition): (
-            error_of(each.error.code, each.error.message) if each.error.code else _read_leadership(each)
-        )
+        TopicPartition(topic.name, each.partition): (error_in(each.error) or _read_leadership(each))
         for topic in message.topics
         for each in topic.partitions
     }

@@ -114,7 +114,8 @@ class ControllerStore:
         self._watch: Final = watch
         self._epoch_version = -1
         self._topics: dict[str, TopicNode] = {}
-        self._is_watched, self._watched_brokers = set[str](), set[int]()
+        self._watched_topics: set[str] = set()
+        self._watched_brokers: set[int] = set()
         self._effects: Final[dict[type[Any], Callable[[Any], Any]]] = {
             BecomeController: lambda _: self._become_controller(),
             ReadBrokers: lambda _: self._read_brokers(),
@@ -144,7 +145,7 @@ class ControllerStore:
     def topic_changed(self, path: str) -> None:
         """Forget a topic's node after a watch event, so that the next read gets it again."""
         topic = path.rpartition("/")[2]
-        self._is_watched.discard(topic)
+        self._watched_topics.discard(topic)
         self._topics.pop(topic, None)
 
     # --- the controller node ---------------------------------------------------------------------------------
@@ -273,8 +274,8 @@ class ControllerStore:
         for gone in self._topics.keys() - set(names):
             self.topic_changed(gone)
         for name in names:
-            if name not in self._is_watched:
-                self._is_watched.add(name)
+            if name not in self._watched_topics:
+                self._watched_topics.add(name)
                 try:
                     data, _ = self.session.get(paths.topic_path(name), self._watch(self.TOPICS))
                 except NoNodeError:

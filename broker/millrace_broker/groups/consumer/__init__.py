@@ -13,5 +13,4 @@ Pure parts, over frozen data:
 Part that acts:
 
 ``calls``  calls to the groups of one shard, with their timers and appends
-
 """

@@ -8,9 +8,10 @@ from typing import NamedTuple, TypeVar
 import pyarrow as pa
 
 from millrace.config.broker import BrokerConfig
-from millrace.errors import MillraceError, error_of
+from millrace.errors import MillraceError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.fetch_response import read_fetch_response, read_session_id
+from millrace.protocol.item_errors import error_in
 from millrace_broker.purgatory import PartitionKey
 from millrace_broker.replication.core import EpochEnd, SessionRequest
 from millrace_broker.replication.core.follower import AskEpochEnd, AskLogBounds
@@ -87,7 +88,7 @@ def read_answer(data: bytes | memoryview) -> tuple[int, list[ReplicaRecords]]:
     return read_session_id(data), [
         ReplicaRecords(
             key=(topic, result.partition),
-            error=_error(result.error) if result.HasField("error") else None,
+            error=error_in(result.error),
             diverging=EpochEnd(epoch=result.diverging_epoch.leader_epoch, end_offset=result.diverging_epoch.end_offset)
             if result.HasField("diverging_epoch")
             else None,
@@ -118,8 +119,9 @@ def read_epochs(
     for topic in response.topics:
         for each in topic.partitions:
             key = (topic.name, each.partition)
-            if each.HasField("error"):
-                yield key, _error(each.error)
+            error = error_in(each.error)
+            if error is not None:
+                yield key, error
             elif each.end.leader_epoch < 0:
                 yield key, None
             else:
@@ -145,12 +147,7 @@ def read_bounds(
         answers = iter(topic.partitions)
         for start, end in zip(answers, answers, strict=True):
             key = (topic.name, start.partition)
-            failed = next((each for each in (start, end) if each.HasField("error")), None)
-            yield key, (start.offset, end.offset) if failed is None else _error(failed.error)
-
-
-def _error(error: pb.Error) -> MillraceError:
-    return error_of(error.code, error.message)
+            yield key, error_in(start.error) or error_in(end.error) or (start.offset, end.offset)
 
 
 def _by_topic(items: Iterable[tuple[PartitionKey, T]]) -> Iterable[tuple[str, list[tuple[int, T]]]]:
