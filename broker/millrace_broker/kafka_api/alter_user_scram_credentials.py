@@ -17,16 +17,13 @@ from millrace.kafka_protocol.calls.alter_user_scram_credentials import (
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
-from millrace.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS, ScramCredential
+from millrace.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, MECHANISM_NUMBERS, ScramCredential
 from millrace_broker.api.common.access_rules import check_request
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import code_of
 from millrace_broker.metadata.scram_credentials import ScramChange
 
-NUMBERS: Final = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
-"""Numbers of the mechanisms in Kafka's protocol."""
-_MECHANISMS: Final = {number: mechanism for mechanism, number in NUMBERS.items()}
-assert NUMBERS.keys() == MECHANISMS.keys()
+_MECHANISMS: Final = {number: mechanism for mechanism, number in MECHANISM_NUMBERS.items()}
 
 
 async def handle(message: AlterUserScramCredentialsRequest, request: KafkaRequest) -> AlterUserScramCredentialsResponse:

@@ -9,8 +9,8 @@ from millrace.kafka_protocol.calls.describe_user_scram_credentials import (
     DescribeUserScramCredentialsResponse,
     DescribeUserScramCredentialsResult,
 )
+from millrace.security.scram import MECHANISM_NUMBERS
 from millrace_broker.api.common.access_rules import check_request
-from millrace_broker.kafka_api.alter_user_scram_credentials import NUMBERS
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import code_of
 
@@ -34,7 +34,7 @@ async def handle(
                 error_code=0 if found else ResourceNotFoundError.code,
                 error_message=None if found else f"user {name} has no SCRAM credential",
                 credential_infos=tuple(
-                    CredentialInfo(mechanism=NUMBERS[mechanism], iterations=found[mechanism].iterations)
+                    CredentialInfo(mechanism=MECHANISM_NUMBERS[mechanism], iterations=found[mechanism].iterations)
                     for mechanism in sorted(found)
                 ),
             )

@@ -12,7 +12,15 @@ from typing import Final
 
 from millrace.clients.transport.kafka_call import call_once
 from millrace.config.client import ClientConfig
-from millrace.errors import DelegationTokenNotFoundError, error_of
+from millrace.errors import (
+    DelegationTokenAuthorizationError,
+    DelegationTokenDisabledError,
+    DelegationTokenExpiredError,
+    DelegationTokenNotFoundError,
+    DelegationTokenOwnerMismatchError,
+    DelegationTokenRequestNotAllowedError,
+    error_of,
+)
 from millrace.kafka_protocol.calls.create_delegation_token import (
     CreatableRenewers,
     CreateDelegationTokenRequest,
@@ -33,11 +41,11 @@ from millrace.kafka_protocol.calls.renew_delegation_token import (
 )
 
 _REMEDIES: Final = {
-    61: "the brokers have no delegation.token.secret.key",
-    63: "the user neither owns nor renews the token",
-    64: "log in with SASL or a certificate, and not with a delegation token",
-    65: "the user needs an ACL for CreateTokens on the owner",
-    66: "the token has expired: create another one",
+    DelegationTokenDisabledError.code: "the brokers have no delegation.token.secret.key",
+    DelegationTokenOwnerMismatchError.code: "the user neither owns nor renews the token",
+    DelegationTokenRequestNotAllowedError.code: "log in with SASL or a certificate, and not with a delegation token",
+    DelegationTokenAuthorizationError.code: "the user needs an ACL for CreateTokens on the owner",
+    DelegationTokenExpiredError.code: "the token has expired: create another one",
 }
 """Explanations of Kafka's error codes, whose responses have no message."""
 

@@ -5,11 +5,9 @@ Kafka's class is ``KafkaAdminClient``.
 
 from __future__ import annotations
 
-from typing import Final
-
 from millrace.clients.transport.kafka_call import call_once
 from millrace.config.client import ClientConfig
-from millrace.errors import UsageError, error_of
+from millrace.errors import ResourceNotFoundError, UsageError, error_of
 from millrace.kafka_protocol.calls.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -20,11 +18,7 @@ from millrace.kafka_protocol.calls.describe_user_scram_credentials import (
     DescribeUserScramCredentialsResponse,
     UserName,
 )
-from millrace.security.scram import SaltedPassword
-
-_NUMBERS: Final = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
-"""Numbers of the mechanisms in Kafka's protocol."""
-_NO_CREDENTIAL: Final = 91
+from millrace.security.scram import MECHANISM_NUMBERS, SaltedPassword
 
 
 def add_credential(config: ClientConfig, user: str, mechanism: str, password: str) -> None:
@@ -36,7 +30,7 @@ def add_credential(config: ClientConfig, user: str, mechanism: str, password: st
     described = call_once(config, asked, DescribeUserScramCredentialsResponse)
     _check(described.error_code, described.error_message)
     for found in described.results:
-        if found.error_code == _NO_CREDENTIAL:
+        if found.error_code == ResourceNotFoundError.code:
             continue
         _check(found.error_code, found.error_message)
         raise UsageError(
@@ -46,7 +40,7 @@ def add_credential(config: ClientConfig, user: str, mechanism: str, password: st
     salted = SaltedPassword.of(mechanism, password)
     upsertion = ScramCredentialUpsertion(
         name=user,
-        mechanism=_NUMBERS[mechanism],
+        mechanism=MECHANISM_NUMBERS[mechanism],
         iterations=salted.iterations,
         salt=salted.salt,
         salted_password=salted.value,

@@ -18,6 +18,8 @@ from millrace.errors import SaslAuthenticationError
 
 MECHANISMS: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 """Hash functions by the names of the mechanisms."""
+MECHANISM_NUMBERS: Final = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
+"""Numbers of the mechanisms in Kafka's protocol."""
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16_384
 """Bounds of a stored credential, as Kafka has them."""
