@@ -115,5 +115,7 @@ class GroupLoader:
         return {
             group_id: group
             for group_id, group in self._groups.items()
-            if group.value is not None or group.consumer is not None or not group.offsets.is_empty
+            if group.value is not None
+            or not (group.parts is None or group.parts.is_deleted)
+            or not group.offsets.is_empty
         }

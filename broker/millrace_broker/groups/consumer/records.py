@@ -79,13 +79,26 @@ def change_records(before: ConsumerGroup | None, after: ConsumerGroup | None, no
 _Changes = Iterator[tuple[Message, Message | None]]
 
 
+def _changed(
+    old: Mapping[str, ConsumerMember], new: Mapping[str, ConsumerMember]
+) -> Iterator[tuple[ConsumerMember | None, ConsumerMember]]:
+    """Yield the members that were added or replaced, each after its state before.
+
+    A change of a group keeps the objects of all other members, which may be thousands.
+    """
+    for member_id, member in new.items():
+        present = old.get(member_id)
+        if present is not member:
+            yield present, member
+
+
 def _members(group_id: str, old: Mapping[str, ConsumerMember], new: Mapping[str, ConsumerMember]) -> _Changes:
     for member_id in old.keys() - new.keys():
         yield ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id), None
-    for member_id, member in new.items():
-        value, present = _metadata(member), old.get(member_id)
+    for present, member in _changed(old, new):
+        value = _metadata(member)
         if present is None or _metadata(present) != value:
-            yield ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id), value
+            yield ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member.member_id), value
 
 
 def _metadata(member: ConsumerMember) -> ConsumerGroupMemberMetadataValue:
@@ -159,10 +172,10 @@ def _target(group_id: str, before: ConsumerGroup | None, after: ConsumerGroup | 
 def _current(group_id: str, old: Mapping[str, ConsumerMember], new: Mapping[str, ConsumerMember]) -> _Changes:
     for member_id in old.keys() - new.keys():
         yield ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), None
-    for member_id, member in new.items():
-        value, present = _assignment(member), old.get(member_id)
+    for present, member in _changed(old, new):
+        value = _assignment(member)
         if present is None or _assignment(present) != value:
-            yield ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), value
+            yield ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member.member_id), value
 
 
 def _assignment(member: ConsumerMember) -> ConsumerGroupCurrentMemberAssignmentValue:
@@ -223,6 +236,11 @@ class LoadedConsumerGroup:
             if value is not None:
                 self._current[key.member_id] = read_versioned(ConsumerGroupCurrentMemberAssignmentValue, value)[1]
         # Kafka 4.0's partition metadata has no use, because the hash of the topics is in the group's own record.
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the group has no record of its own."""
+        return self._epochs is None
 
     def group(self) -> ConsumerGroup | None:
         """Return the group; None if it has been deleted."""
