@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from millrace.errors import UsageError
-from pyspark_millrace.delta.transactions import conflict_errors
+from pyspark_millrace.delta.transactions import conflict_errors, set_for_now
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -107,14 +107,5 @@ def compact(spark: SparkSession, path: str, target_bytes: int) -> Any:
     """Compact the files of a table that are smaller than ``target_bytes``; returns the metrics of OPTIMIZE."""
     from delta.tables import DeltaTable
 
-    before = {name: spark.conf.get(name, None) for name in _SETTINGS}
-    for name in _SETTINGS:
-        spark.conf.set(name, str(target_bytes))
-    try:
+    with set_for_now(spark, dict.fromkeys(_SETTINGS, str(target_bytes))):
         return DeltaTable.forPath(spark, path).optimize().executeCompaction().head()["metrics"]
-    finally:
-        for name, value in before.items():
-            if value is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, value)

@@ -20,7 +20,7 @@ import logging
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -106,7 +106,7 @@ class DirectMerge:
                 failure = error
             # Any other error may follow the commit, for example an error of a checkpoint. Then the table has the files,
             # so they are left to a VACUUM.
-            self._table.update_incremental()
+            self._update()
             if not self._has(transaction):
                 self._discard(outcomes)
         raise EnvironmentProblemError(
@@ -121,7 +121,7 @@ class DirectMerge:
         """Return the reason why Spark must merge; ``None`` if a direct merge is possible."""
         if (problem := self._refusal_of_table()) is not None:
             return problem
-        there = {field.name: field for field in self._schema()}
+        there = {field.name: field for field in self._schema}
         for field in written:
             kept = there.get(field.name)
             if kept is None or kept.dataType != field.dataType:
@@ -139,9 +139,9 @@ class DirectMerge:
         """Rewrite the files that hold keys of the changes, and write the new rows to further files."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        files = {path: size for path, size in self._files(changes).items() if changes.rows.num_rows}
+        files = self._sizes_of(changes) if changes.rows.num_rows else {}
         # Columns are nullable in the files, as in the files that Spark writes.
-        fields = [field.with_nullable(True) for field in to_arrow_schema(self._schema(), timezone="UTC")]
+        fields = [field.with_nullable(True) for field in to_arrow_schema(self._schema, timezone="UTC")]
         rewriting = Rewriting(str(self._directory), pa.schema(fields), indexed_columns(self._table), changes)
         size_bytes = sum(files.values())
         parallelism = 1 if size_bytes <= DRIVER_BYTES_MAX else spark.sparkContext.defaultParallelism
@@ -160,7 +160,7 @@ class DirectMerge:
 
     def _commit(self, outcomes: Sequence[Outcome], transaction: Transaction) -> int:
         now_ms = time.time_ns() // 1_000_000
-        sizes = self._sizes()
+        sizes = _sizes_by_path(self._files)
         actions: list[AddAction | RemoveAction] = [
             RemoveAction(path=path, data_change=True, deletion_timestamp=now_ms, size=sizes[path], partition_values={})
             for outcome in outcomes
@@ -204,27 +204,37 @@ class DirectMerge:
             is_known = not name.startswith("delta.") or name.startswith("delta.feature.") or name in _PROPERTIES
             if not is_known and _OFF.get(name) != value:
                 return f"the table has the property {name}={value}"
-        for field in self._schema():
+        for field in self._schema:
             if not is_simple(field.dataType):
                 return f"column {field.name} is {field.dataType.simpleString()}"
             if set(field.metadata) - {"comment"}:
                 return f"column {field.name} has the properties {', '.join(field.metadata)}"
-        if odd := next((path for path in self._sizes() if "%" in path or "/" in path or ":" in path), None):
+        paths = self._files.column("path").to_pylist()
+        if odd := next((path for path in paths if "%" in path or "/" in path or ":" in path), None):
             return f"the file {odd} is not in the table's directory"
         return None
 
+    @cached_property
     def _schema(self) -> StructType:
+        """The columns of the version that was read."""
         from pyspark.sql.types import StructType
 
         return StructType.fromJson(json.loads(self._table.schema().to_json()))
 
-    def _sizes(self) -> dict[str, int]:
-        files = pa.table(self._table.get_add_actions(flatten=True)).select(["path", "size_bytes"]).to_pydict()
-        return dict(zip(files["path"], files["size_bytes"], strict=True))
+    @cached_property
+    def _files(self) -> pa.Table:
+        """The files of the version that was read, with their statistics."""
+        return pa.table(self._table.get_add_actions(flatten=True))
 
-    def _files(self, changes: Changes) -> dict[str, int]:
+    def _update(self) -> None:
+        """Read the table's newest version."""
+        self._table.update_incremental()
+        for name in ("_schema", "_files"):
+            vars(self).pop(name, None)
+
+    def _sizes_of(self, changes: Changes) -> dict[str, int]:
         """Return the files that may hold a key of the changes, with their sizes."""
-        files = pa.table(self._table.get_add_actions(flatten=True))
+        files = self._files
         may_hold = np.ones(files.num_rows, np.bool_)
         for name in changes.key:
             bounds = [
@@ -234,8 +244,11 @@ class DirectMerge:
             if bounds[0] is not None and bounds[1] is not None:
                 holds = within(changes.rows.column(name))
                 may_hold &= np.array([holds(*pair) for pair in zip(bounds[0], bounds[1], strict=True)], np.bool_)
-        chosen = files.select(["path", "size_bytes"]).filter(pa.array(may_hold)).to_pydict()
-        return dict(zip(chosen["path"], chosen["size_bytes"], strict=True))
+        return _sizes_by_path(files.select(["path", "size_bytes"]).filter(pa.array(may_hold)))
+
+
+def _sizes_by_path(files: pa.Table) -> dict[str, int]:
+    return dict(zip(files.column("path").to_pylist(), files.column("size_bytes").to_pylist(), strict=True))
 
 
 def within(keys: pa.ChunkedArray) -> Callable[[Any, Any], bool]:

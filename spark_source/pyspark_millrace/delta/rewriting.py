@@ -151,8 +151,7 @@ class Rewriting:
                         removed.append(path)
                         yield from self._new_rows(file, path, places)
 
-        described = DataFiles(self.directory, self.schema, (), self.indexed)(rows())
-        files = tuple(row | {"partition_values": {}} for batch in described for row in batch.to_pylist())
+        files = tuple(self._written(rows()))  # reads all files first, which fills the other fields
         return Outcome(removed=tuple(removed), matched=matched, files=files)
 
     def inserted(self, matched: np.ndarray[Any, np.dtype[np.bool_]]) -> list[Mapping[str, Any]]:
@@ -164,8 +163,11 @@ class Rewriting:
             else pa.nulls(new.num_rows, field.type)
             for field in self.schema
         ]
-        batches = pa.table(columns, schema=self.schema).to_batches()
-        described = DataFiles(self.directory, self.schema, (), self.indexed)(iter(batches))
+        return self._written(iter(pa.table(columns, schema=self.schema).to_batches()))
+
+    def _written(self, batches: Iterator[pa.RecordBatch]) -> list[Mapping[str, Any]]:
+        """Write rows to files. Returns rows of ``data_files.FILE_SCHEMA``."""
+        described = DataFiles(self.directory, self.schema, (), self.indexed)(batches)
         return [row | {"partition_values": {}} for batch in described for row in batch.to_pylist()]
 
     def _places(
