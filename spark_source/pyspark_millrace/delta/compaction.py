@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from millrace.errors import UsageError
-from pyspark_millrace.delta.transactions import conflict_errors, set_for_now
+from pyspark_millrace.delta.transactions import conflict_errors
+from pyspark_millrace.session_settings import set_for_now
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -26,8 +26,8 @@ from pyspark_millrace.delta.transactions import (
     merge_rows,
     quoted,
     same_key,
-    set_for_now,
 )
+from pyspark_millrace.session_settings import set_for_now
 from pyspark_millrace.spark_connect import is_connect
 
 if TYPE_CHECKING:

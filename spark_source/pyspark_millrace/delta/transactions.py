@@ -12,7 +12,6 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +21,7 @@ from deltalake.exceptions import DeltaError
 from millrace.errors import EnvironmentProblemError
 from pyspark_millrace.delta.schemas import mismatch_explained
 from pyspark_millrace.delta.table import is_local, local_directory, nullable
+from pyspark_millrace.session_settings import set_for_now
 from pyspark_millrace.spark_connect import is_connect
 
 if TYPE_CHECKING:
@@ -217,19 +217,3 @@ def conflict_errors() -> tuple[type[Exception], ...]:
         exceptions.ConcurrentTransactionException,
         exceptions.MetadataChangedException,
     )
-
-
-@contextmanager
-def set_for_now(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Change settings of a session while the block runs. A query has a session of its own."""
-    before = {name: spark.conf.get(name, None) for name in settings}
-    try:
-        for name, value in settings.items():
-            spark.conf.set(name, value)
-        yield
-    finally:
-        for name, old in before.items():
-            if old is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, old)

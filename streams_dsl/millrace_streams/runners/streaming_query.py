@@ -8,8 +8,7 @@ micro-batch. ``foreachBatch`` writes the packed output in transactions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +30,7 @@ from millrace_streams.runners.worker import WorkerStage
 from pyspark_millrace.delta.transactions import query_id_of
 from pyspark_millrace.interruption import interrupted_in_few_words
 from pyspark_millrace.late_processor import LateProcessor
+from pyspark_millrace.session_settings import set_for_now
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -135,7 +135,7 @@ def start(
         writer = writer.trigger(availableNow=True)
     elif interval is not None:
         writer = writer.trigger(processingTime=interval)
-    with _query_settings(spark, job.partitions or job.buckets):
+    with set_for_now(spark, _query_settings(spark, job.partitions or job.buckets)):
         return writer.start()
 
 
@@ -187,15 +187,14 @@ class _Writer:
         return results.counts
 
 
-@contextmanager
-def _query_settings(spark: SparkSession, partitions: int) -> Iterator[None]:
-    """Set session settings that a query copies at its start.
+def _query_settings(spark: SparkSession, partitions: int) -> dict[str, str]:
+    """Return the session settings that a query copies at its start.
 
     The number of state partitions is fixed for the life of the checkpoint. More partitions than buckets would be empty,
     and more than cores would wait; each costs time in every micro-batch.
     """
     parallelism = spark.sparkContext.defaultParallelism
-    settings = {
+    return {
         "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.sql.shuffle.partitions": str(state_partitions(partitions, parallelism)),
@@ -209,14 +208,3 @@ def _query_settings(spark: SparkSession, partitions: int) -> Iterator[None]:
         # Listeners get the plan of every job of a micro-batch; the other modes print the same at greater length.
         "spark.sql.ui.explainMode": "simple",
     }
-    before = {setting: spark.conf.get(setting, None) for setting in settings}
-    for setting, value in settings.items():
-        spark.conf.set(setting, value)
-    try:
-        yield
-    finally:
-        for setting, old in before.items():
-            if old is None:
-                spark.conf.unset(setting)
-            else:
-                spark.conf.set(setting, old)
