@@ -53,8 +53,11 @@ def build_columnar_batch(
     is_transactional: bool = False,
     base_offset: int = 0,
     leader_epoch: int = _UNASSIGNED_LEADER_EPOCH,
+    with_checksum: bool = True,
 ) -> bytes:
     """Build a whole batch, checksum and padding included.
+
+    ``with_checksum=False`` leaves the checksum 0 for a caller that changes the header and computes the checksum then.
 
     ``columns`` holds binary ``value`` and optionally ``key`` for schema id 0. For other schema ids it holds the
     schema's columns in their order. If ``columns`` is a slice of a larger batch, only its rows are written.
@@ -100,7 +103,7 @@ def build_columnar_batch(
         base_sequence=base_sequence,
         count=columns.num_rows,
     )
-    return seal_columnar(header, flags, schema_id, message, entries)
+    return seal_columnar(header, flags, schema_id, message, entries, with_checksum=with_checksum)
 
 
 def _body(

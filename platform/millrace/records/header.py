@@ -219,14 +219,17 @@ def extend_checksum(crc: int, part: ReadableBuffer) -> int:
     return extended
 
 
-def seal(header: BatchHeader, *body: ReadableBuffer) -> bytes:
-    """Join a header and the parts of its body into a batch with length and checksum; copies each part once."""
+def seal(header: BatchHeader, *body: ReadableBuffer, with_checksum: bool = True) -> bytes:
+    """Join a header and the parts of its body into a batch with length and checksum; copies each part once.
+
+    ``with_checksum=False`` leaves the checksum 0 for a caller that changes the header and computes the checksum then.
+    """
     length = HEADER_BYTES - LOG_OVERHEAD_BYTES + sum(len(part) for part in body)
     if length > _LENGTH_MAX:
         raise MessageTooLargeError(
             f"a batch of {length} bytes is too large, because {_LENGTH_MAX} is the maximum: send fewer records at once"
         )
     unsealed = write_header(header._replace(batch_length=length, crc=0))
-    crc = checksum(unsealed[CHECKED_FROM:], *body)
+    crc = checksum(unsealed[CHECKED_FROM:], *body) if with_checksum else 0
     start = unsealed[:CRC_POSITION] + crc.to_bytes(4, "big") + unsealed[CHECKED_FROM:]
     return b"".join((start, *body))

@@ -236,9 +236,18 @@ def _read_value(kind: int, data: bytes) -> Value:
 
 
 def seal_columnar(
-    header: BatchHeader, flags: int, schema_id: int, message: Sequence[ReadableBuffer], entries: bytes = b""
+    header: BatchHeader,
+    flags: int,
+    schema_id: int,
+    message: Sequence[ReadableBuffer],
+    entries: bytes = b"",
+    *,
+    with_checksum: bool = True,
 ) -> bytes:
-    """Join a header, the pieces of a message and the entries of its statistics (empty: none) into a whole batch."""
+    """Join a header, the pieces of a message and the entries of its statistics (empty: none) into a whole batch.
+
+    ``with_checksum`` is that of ``seal``. The statistics have their own checksum in any case.
+    """
     message_length = sum(len(piece) for piece in message)
     section_length = _CRC.size + len(entries) if entries else 0
     columns_header = write_columns_header(flags, schema_id, message_length, section_length)
@@ -248,7 +257,7 @@ def seal_columnar(
     if entries:
         length = MESSAGE_POSITION + section_length + len(gap) + message_length + len(padding) - LOG_OVERHEAD_BYTES
         section = _section_crc(header, length, columns_header[:_COLUMNS_FIELDS_BYTES], entries) + entries
-    return seal(header, columns_header, section, gap, *message, padding)
+    return seal(header, columns_header, section, gap, *message, padding, with_checksum=with_checksum)
 
 
 def _section_crc(header: BatchHeader, batch_length: int, columns_fields: bytes, entries: bytes) -> bytes:

@@ -64,7 +64,10 @@ class Fitted:
 
 
 class BuiltBatch(NamedTuple):
-    """A batch ready to be sent. ``rows`` are the numbers of its rows in the table, if requested."""
+    """A batch without its checksum, which ``wire`` computes when the batch is sent.
+
+    ``rows`` are the numbers of its rows in the table, if requested.
+    """
 
     partition: int
     records: bytes
@@ -344,6 +347,7 @@ def _build(part: Fitted, compression: Compression) -> bytes:
         headers=beside.get(HEADERS),
         tombstones=beside.get(TOMBSTONE),
         compression=compression,
+        with_checksum=False,
     )
 
 

@@ -44,12 +44,11 @@ class ProducerStamp(NamedTuple):
 
 def stamped_parts(batch: bytes, stamp: ProducerStamp | None) -> list[Any]:
     """Return a batch as pieces that, joined, carry the stamp and a valid checksum; its body is not copied."""
-    if stamp is None:
-        return [batch]
     header = bytearray(batch[:HEADER_BYTES])
-    _PRODUCER.pack_into(header, _PRODUCER_POSITION, stamp.producer_id, stamp.producer_epoch, stamp.base_sequence)
-    if stamp.is_transactional:
-        header[_ATTRIBUTES_POSITION] |= _TRANSACTIONAL_BIT
+    if stamp is not None:
+        _PRODUCER.pack_into(header, _PRODUCER_POSITION, stamp.producer_id, stamp.producer_epoch, stamp.base_sequence)
+        if stamp.is_transactional:
+            header[_ATTRIBUTES_POSITION] |= _TRANSACTIONAL_BIT
     body = pa.py_buffer(batch).slice(HEADER_BYTES)
     struct.pack_into(">I", header, _CRC_POSITION, checksum(bytes(header[_CHECKED_FROM:]), body))
     return [bytes(header), memoryview(batch)[HEADER_BYTES:]]

@@ -20,6 +20,7 @@ from millrace.clients.producing.batching import BuiltBatch
 from millrace.clients.producing.futures import Outcomes, SendFuture
 from millrace.clients.producing.memory import BufferMemory, NoRoomError
 from millrace.clients.producing.record_buffer import RecordBuffer
+from millrace.clients.producing.wire import stamped_parts
 from millrace.config.client import ProducerConfig
 from millrace.errors import ClientClosedError, MillraceError, SchemaMismatchError, TransactionAbortedError
 from millrace.records import decode_range
@@ -80,7 +81,8 @@ class _Sender:
             return
         log = self.log[partition]
         base_offset = len(log)
-        for part in decode_range(pa.py_buffer(batch.records), 0, 2**62, lambda schema_id: parse_schema("id INT")):
+        sent = pa.py_buffer(b"".join(stamped_parts(batch.records, None)))
+        for part in decode_range(sent, 0, 2**62, lambda schema_id: parse_schema("id INT")):
             log += part.columns.column(part.columns.num_columns - 1).to_pylist()
         metadata = BatchMetadata(topic="t", partition=partition, base_offset=base_offset, num_records=batch.num_rows)
         completion(metadata, -1, None)

@@ -13,6 +13,7 @@ from millrace.clients.model import PartitionInfo, TopicDescription
 from millrace.clients.producing.batching import BuiltBatch, RefusedRow, build_batches, divide, fit_table
 from millrace.clients.producing.partitioner import partition_for_key
 from millrace.clients.producing.partitioning import StickyPartition
+from millrace.clients.producing.wire import stamped_parts
 from millrace.errors import MessageTooLargeError, SchemaMismatchError, UnknownTopicOrPartitionError
 from millrace.records import Compression, decode_range
 from millrace.schemas import parse_schema
@@ -43,8 +44,12 @@ def _batches(topic: TopicDescription, table: pa.Table, batch_bytes: int = 10**6,
     return [batch for batch in built if isinstance(batch, BuiltBatch)]
 
 
+def _sent(batch: BuiltBatch) -> pa.Buffer:
+    return pa.py_buffer(b"".join(stamped_parts(batch.records, None)))
+
+
 def _values(batch: BuiltBatch, column: str = "value") -> list[Any]:
-    decoded = decode_range(pa.py_buffer(batch.records), 0, 2**62, lambda schema_id: parse_schema("id INT, name STRING"))
+    decoded = decode_range(_sent(batch), 0, 2**62, lambda schema_id: parse_schema("id INT, name STRING"))
     return [value for part in decoded for value in part.columns.column(column).to_pylist()]
 
 
@@ -125,7 +130,7 @@ def test_metadata_columns_become_fields_of_the_records() -> None:
     )
     (batch,) = _batches(topic, table)
     assert batch.partition == 1
-    (decoded,) = decode_range(pa.py_buffer(batch.records), 0, 9, lambda schema_id: parse_schema("id INT, name STRING"))
+    (decoded,) = decode_range(_sent(batch), 0, 9, lambda schema_id: parse_schema("id INT, name STRING"))
     assert decoded.timestamps_ms().to_pylist() == [5000, 1]
     assert decoded.headers is not None
     assert decoded.headers.to_pylist() == [[{"key": "h", "value": b"x"}], []]

@@ -34,3 +34,11 @@ def test_a_stamped_batch_is_whole(producer_id: int, epoch: int, sequence: int, v
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (producer_id, epoch, sequence)
     assert stamped[61:] == batch[61:]
     assert b"".join(stamped_parts(batch, None)) == batch
+
+
+@given(st.binary(max_size=2000))
+def test_a_batch_gets_its_checksum_when_it_is_sent(value: bytes) -> None:
+    columns = pa.record_batch({"value": pa.array([value], pa.binary())})
+    built = build_columnar_batch(columns, timestamps_ms=1, with_checksum=False)
+    assert read_header(built).crc == 0
+    assert b"".join(stamped_parts(built, None)) == build_columnar_batch(columns, timestamps_ms=1)
