@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 from typer import Option
 
+from millrace.config.iso8601 import iso_time
 from millrace.errors import UsageError
 from millrace_streams.graph import TopicSinkNode, Topology
 from pyspark_millrace.job import (
@@ -284,17 +285,12 @@ def milliseconds_of(text: str) -> int:
 
     Raises ``UsageError`` for anything else.
     """
-    from datetime import UTC, datetime
-
     if text.isdecimal():
         return int(text)
-    try:
-        time_given = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise UsageError(f"{text!r} is not a time: write it as 2013-01-31T12:00") from error
-    if time_given.tzinfo is None:
-        time_given = time_given.replace(tzinfo=UTC)
-    return round(time_given.timestamp() * 1000)
+    when = iso_time(text)
+    if when is None:
+        raise UsageError(f"{text!r} is not a time: write it as 2013-01-31T12:00")
+    return round(when.timestamp() * 1000)
 
 
 def _import(name: str) -> ModuleType:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING
 
+from millrace.config.iso8601 import iso_time
 from millrace.errors import OffsetOutOfRangeError, UsageError
 
 if TYPE_CHECKING:
@@ -43,12 +44,11 @@ def seek(consumer: Consumer, start: str) -> None:
 
 
 def _time(option: str, text: str) -> datetime:
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError:
+    when = iso_time(text)
+    if when is None:
         names = "beginning, end, an offset" if option == "--from" else "end, an offset"
-        raise UsageError(f"{option} {text}: expected {names}, or a time in ISO 8601") from None
-    return when if when.tzinfo else when.replace(tzinfo=UTC)
+        raise UsageError(f"{option} {text}: expected {names}, or a time in ISO 8601")
+    return when
 
 
 def _seek_to_offset(consumer: Consumer, offset: int) -> None:

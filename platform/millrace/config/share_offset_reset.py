@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator
 
-from millrace.config.durations import iso_duration
+from millrace.config.iso8601 import iso_duration
 
 _BY_DURATION: Final = "by_duration:"
 

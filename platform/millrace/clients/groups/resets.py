@@ -9,11 +9,11 @@ import csv
 import io
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from millrace.clients.model import TopicPartition
-from millrace.config.durations import iso_duration
+from millrace.config.iso8601 import iso_duration, iso_time
 from millrace.errors import UsageError
 
 
@@ -80,11 +80,10 @@ def parse_duration(text: str) -> timedelta:
 
 def parse_time(text: str) -> datetime:
     """Parse a time in ISO 8601, in UTC unless it has a zone; raises ``UsageError``."""
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(f"time {text!r}: expected ISO 8601, like 2026-05-01T12:00:00.000") from None
-    return when if when.tzinfo else when.replace(tzinfo=UTC)
+    when = iso_time(text)
+    if when is None:
+        raise UsageError(f"time {text!r}: expected ISO 8601, like 2026-05-01T12:00:00.000")
+    return when
 
 
 Plans = dict[str, dict[TopicPartition, int]]

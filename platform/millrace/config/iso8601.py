@@ -1,9 +1,9 @@
-"""Durations in ISO 8601, as Kafka's options and tools take them."""
+"""Durations and times in ISO 8601, as Kafka's options and tools take them."""
 
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 _DURATION: Final = re.compile(
@@ -23,3 +23,12 @@ def iso_duration(text: str) -> timedelta | None:
         return timedelta(**parts)
     except OverflowError:
         return None
+
+
+def iso_time(text: str) -> datetime | None:
+    """Return a time such as ``2026-05-01T12:00``, in UTC unless it has a zone; None if the text is none."""
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return when if when.tzinfo else when.replace(tzinfo=UTC)
