@@ -6,7 +6,7 @@ tombstone for each part that is gone. One batch has all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -67,11 +67,11 @@ def change_records(before: ConsumerGroup | None, after: ConsumerGroup | None, no
     return [
         StateRecord(write_key(key), None if value is None else write_versioned(value, _VERSION))
         for key, value in (
-            *_members(group_id, old.members, new.members),
+            *_members(group_id, old.members, new.members, ConsumerGroupMemberMetadataKey, _metadata),
             *_regexes(group_id, old, new, now_ms),
             *_epochs(group_id, before, after),
             *_target(group_id, before, after, now_ms),
-            *_current(group_id, old.members, new.members),
+            *_members(group_id, old.members, new.members, ConsumerGroupCurrentMemberAssignmentKey, _assignment),
         )
     ]
 
@@ -79,26 +79,23 @@ def change_records(before: ConsumerGroup | None, after: ConsumerGroup | None, no
 _Changes = Iterator[tuple[Message, Message | None]]
 
 
-def _changed(
-    old: Mapping[str, ConsumerMember], new: Mapping[str, ConsumerMember]
-) -> Iterator[tuple[ConsumerMember | None, ConsumerMember]]:
-    """Yield the members that were added or replaced, each after its state before.
-
-    A change of a group keeps the objects of all other members, which may be thousands.
-    """
+def _members(
+    group_id: str,
+    old: Mapping[str, ConsumerMember],
+    new: Mapping[str, ConsumerMember],
+    key: Callable[..., Message],
+    value_of: Callable[[ConsumerMember], Message],
+) -> _Changes:
+    """Yield the records of members whose value differs. A change of a group keeps the objects of all other members."""
+    for member_id in old.keys() - new.keys():
+        yield key(group_id=group_id, member_id=member_id), None
     for member_id, member in new.items():
         present = old.get(member_id)
-        if present is not member:
-            yield present, member
-
-
-def _members(group_id: str, old: Mapping[str, ConsumerMember], new: Mapping[str, ConsumerMember]) -> _Changes:
-    for member_id in old.keys() - new.keys():
-        yield ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id), None
-    for present, member in _changed(old, new):
-        value = _metadata(member)
-        if present is None or _metadata(present) != value:
-            yield ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member.member_id), value
+        if present is member:
+            continue
+        value = value_of(member)
+        if present is None or value_of(present) != value:
+            yield key(group_id=group_id, member_id=member_id), value
 
 
 def _metadata(member: ConsumerMember) -> ConsumerGroupMemberMetadataValue:
@@ -167,15 +164,6 @@ def _target(group_id: str, before: ConsumerGroup | None, after: ConsumerGroup | 
                 assignment_epoch=after.target_epoch, assignment_timestamp=now_ms
             ),
         )
-
-
-def _current(group_id: str, old: Mapping[str, ConsumerMember], new: Mapping[str, ConsumerMember]) -> _Changes:
-    for member_id in old.keys() - new.keys():
-        yield ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), None
-    for present, member in _changed(old, new):
-        value = _assignment(member)
-        if present is None or _assignment(present) != value:
-            yield ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member.member_id), value
 
 
 def _assignment(member: ConsumerMember) -> ConsumerGroupCurrentMemberAssignmentValue:
