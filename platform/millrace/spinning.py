@@ -10,17 +10,18 @@ spinning thread takes processor time from the threads for which it waits. So spi
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
+from millrace.processors import processor_count
+
 _WEIGHT: Final = 0.25
 """Weight of the last wait in the typical wait."""
 
 _one_at_a_time: Final = threading.Lock()
-_HAS_PROCESSORS: Final = len(os.sched_getaffinity(0)) > 1
+_HAS_PROCESSORS: Final = processor_count() > 1
 
 EventsT = TypeVar("EventsT", bound=Sequence[object])
 

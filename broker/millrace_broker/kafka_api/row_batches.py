@@ -7,16 +7,16 @@ because consumers of different groups read the same batches.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Final, NamedTuple
 
+from millrace.processors import processor_count
 from millrace.records import RecordFormat, convert, scan_headers
 from millrace_broker.runtime import Executors
 
 _CACHED_BYTES_MAX: Final = 32 * 2**20
-_AT_ONCE: Final = len(os.sched_getaffinity(0))
+_AT_ONCE: Final = processor_count()
 """Conversions at a time. More would only keep threads from reads of the disk."""
 
 

@@ -19,6 +19,7 @@ from weakref import WeakSet
 
 from millrace.config.secrets import SECRET_PATTERN
 from millrace.errors import EnvironmentProblemError, UsageError
+from millrace.processors import processor_count
 from pyspark_millrace.environment.checkpoint_files import CHECKPOINT_MANAGER, probe_rename
 from pyspark_millrace.environment.delta_jars import DELTA_PACKAGE, delta_jars, spark_home
 from pyspark_millrace.environment.error_display import show_errors_briefly
@@ -125,11 +126,10 @@ def default_settings(*, local: bool, delta: bool) -> dict[str, str]:
     """Return the default settings of a session; ``local`` means that Spark runs in one process."""
     settings = dict(COMMON_SETTINGS)
     if local:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
         settings |= {
             "spark.master": "local[*]",
             # Spark's default of 200 suits clusters: here each partition would be a task of a few milliseconds.
-            "spark.sql.shuffle.partitions": str(max(2, cores)),
+            "spark.sql.shuffle.partitions": str(max(2, processor_count())),
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
             "spark.python.daemon.module": WORKER_DAEMON,

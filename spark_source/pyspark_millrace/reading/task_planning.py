@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from millrace.processors import processor_count
 from pyspark_millrace.planning.narrowing import within_offsets, within_times
 from pyspark_millrace.planning.offsets import LossReport, OffsetRange
 from pyspark_millrace.planning.splits import (
@@ -55,8 +55,9 @@ def plan_tasks(
     if timely != [wanted for wanted, _ in located]:
         located = cluster.locate([(wanted, 0) for wanted in (*timely, *late)], report)
     everything = located_bytes(located)
+    # The number of this machine's cores matters for local Spark, and does no harm on a cluster.
     size = split_bytes(
-        everything, cores=_cores(), sizing=sizing, min_splits=options.min_partitions, asked=options.split_bytes
+        everything, cores=processor_count(), sizing=sizing, min_splits=options.min_partitions, asked=options.split_bytes
     )
     sizes = [size] * len(timely) + [size * LATE_SPLITS_LARGER] * len(late)
     if any(extent.bytes > most for (_, extents), most in zip(located, sizes, strict=True) for extent in extents):
@@ -83,8 +84,3 @@ def _bytes_of_topics(located: Sequence[tuple[OffsetRange, Sequence[Extent]]]) ->
     for wanted, extents in located:
         found[wanted.key.topic] += total_bytes(extents)
     return found
-
-
-def _cores() -> int:
-    """Return the cores of this machine. The number matters for local Spark and does no harm on a cluster."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,23 @@
+"""Tests of the number of processors, also on systems that lack Linux's calls, such as macOS."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from millrace.processors import processor_count
+
+
+def test_processors_are_those_of_the_process() -> None:
+    assert processor_count() == len(os.sched_getaffinity(0))
+
+
+def test_processors_are_those_of_the_machine_without_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert processor_count() == os.cpu_count()
+
+
+def test_clients_are_imported_on_systems_without_calls_of_linux() -> None:
+    program = "import os, select; del os.sched_getaffinity, os.eventfd, select.epoll; import millrace.clients"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
