@@ -119,10 +119,10 @@ class _Writer:
             )
         except InvalidTxnStateError as error:
             raise InvalidTxnStateError(
-                f"{identity} was not committed, because the transaction of a task was no longer open. If the "
-                "write took longer "
-                "than kafka.transaction.timeout.ms, raise that setting (and the broker's transaction.max.timeout.ms), "
-                f"or write fewer rows at a time, for example with maxOffsetsPerTrigger ({error.message})"
+                f"{identity} was not committed, because the transaction of a task was no longer open. If the write "
+                "took longer than kafka.transaction.timeout.ms, raise that setting (and the broker's "
+                "transaction.max.timeout.ms), or write fewer rows at a time, for example with maxOffsetsPerTrigger "
+                f"({error.message})"
             ) from None
         if outcome.was_committed_before:
             _log.info("%s was committed before, and is not written again", identity)
@@ -184,11 +184,9 @@ def _was_committed(producer: Producer, identity: WriteIdentity) -> bool:
         )
     except CommitOwnerError as error:
         raise UsageError(
-            f"txnAppId={identity.external_id!r} belongs to another query or series of writes, so this write "
-            "would be taken "
-            "for a repeated one and skipped. Give a txnAppId that is not in use (in foreachBatch one for "
-            "each topic). A "
-            f"stream needs none: it gets a new one with each checkpoint ({error.message})"
+            f"txnAppId={identity.external_id!r} belongs to another query or series of writes, so this write would be "
+            "taken for a repeated one and skipped. Give a txnAppId that is not in use (in foreachBatch one for each "
+            f"topic). A stream needs none: it gets a new one with each checkpoint ({error.message})"
         ) from None
     return outcome.was_committed_before
 
