@@ -54,10 +54,9 @@ class AuditedTopics(Protocol):
 class AuditOptions:
     """Facts about the query that the user supplies.
 
-    ``application`` is the application id of the query's transactions; the default is the query's id.
-    ``offset_columns``:
-    see ``find_offset_columns``. ``rows_differ``: rows do not correspond to records (filters, joins), so rows are not
-    counted and missing ones are no fault. ``others_allowed``: other writers write to the table as well. ``topics``:
+    ``application`` is the application id of the query's transactions; the default is the query's id. ``offset_columns``
+    is that of ``find_offset_columns``. ``rows_differ``: rows do not correspond to records (filters, joins), so rows are
+    not counted and missing ones are no fault. ``others_allowed``: other writers write to the table as well. ``topics``:
     topics that go to this table; the default is all topics of the query.
     """
 
@@ -211,9 +210,8 @@ class _Case:
             findings.append(
                 Finding(
                     Severity.FAULT,
-                    f"the table has batches up to {beyond[-1]} of the query, but the checkpoint ends with "
-                    f"batch {last}: "
-                    "an older copy of the checkpoint was restored",
+                    f"the table has batches up to {beyond[-1]} of the query, but the checkpoint ends with batch "
+                    f"{last}: an older copy of the checkpoint was restored",
                 )
             )
         findings += [

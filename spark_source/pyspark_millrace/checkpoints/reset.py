@@ -72,8 +72,7 @@ def plan_reset(
         if partition.topic in recreated:
             raise UsageError(
                 f"topic {partition.topic} was deleted and created again since the query read it: give {partition} "
-                "an offset as "
-                "well, for example with --to-earliest or --to-latest"
+                "an offset as well, for example with --to-earliest or --to-latest"
             )
     return ResetPlan(
         checkpoint,

@@ -334,9 +334,8 @@ def _check_serdes(source: SourceNode, serdes: tuple[Serde, Serde | RowSerde], sh
     for what, serde in zip(("key", "value"), serdes, strict=True):
         if not (serde.has_bytes if isinstance(serde, Serde) else isinstance(serde, PayloadRows)):
             raise TopologyError(
-                f"{source.name}: {source.topic} is a topic of bytes, and {serde} does not define how to read "
-                f"the {what}: "
-                f"give one of {', '.join(SERDES)}, json_rows(...), avro(...) or protobuf(...), or a serde of "
+                f"{source.name}: {source.topic} is a topic of bytes, and {serde} does not define how to read the "
+                f"{what}: give one of {', '.join(SERDES)}, json_rows(...), avro(...) or protobuf(...), or a serde of "
                 "your own, Serde(...)"
             )
 
