@@ -41,7 +41,7 @@ class EntityConfigs(Protocol):
 
 
 EntityTypes = Mapping[str, Sequence[EntityConfigs]]
-"""Components that follow the configurations of each entity type, in the order in which they are told."""
+"""Components that follow the configurations of each entity type, in the order in which they are notified."""
 
 
 class TopicConfigs:

@@ -117,7 +117,7 @@ class Controller:
             context.brokers.update({each: registered[each] for each in come})
             yield from self._brokers_come(come)
         context.brokers.update(registered)
-        if moved and not gone | come:  # otherwise all brokers have been told
+        if moved and not gone | come:  # otherwise all brokers have an UpdateMetadata already
             yield from self._send_update_metadata(context.brokers)
 
     def topics_changed(self) -> Steps[None]:
