@@ -3,10 +3,10 @@
 isort:skip_file
 The wire protocol of millrace, version 1.
 
-Requests and fields have Kafka's names and meanings where Kafka has them (Kafka 3.9's protocol guide). An error
-that concerns one item of a request stands beside that item as an Error; an error that concerns the whole
-request ends the call with a gRPC status and, in the trailing metadata, "millrace-error-code" (decimal) and
-the message as the status' details. Numbers of fields are never used again for something else.
+Requests and fields that Kafka has too have Kafka's names and meanings (protocol guide of Kafka 3.9). The response
+has an Error for each item of the request that failed. If the whole request fails, the call ends with a gRPC status,
+whose details are the error's message. The trailing metadata then has the error's code in decimal
+("millrace-error-code"). Numbers of removed fields are not used again.
 """
 
 from collections import abc as _abc
@@ -52,7 +52,7 @@ class _ConfigResourceTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Co
     BROKER_LOGGER: _ConfigResourceType.ValueType  # 8
     """the levels of a broker's loggers"""
     GROUP_RESOURCE: _ConfigResourceType.ValueType  # 32
-    """GROUP is taken"""
+    """the name GROUP is in use"""
 
 class ConfigResourceType(_ConfigResourceType, metaclass=_ConfigResourceTypeEnumTypeWrapper):
     """Configurations of a resource: a topic by its name, or a broker by its id in decimal."""
@@ -63,7 +63,7 @@ BROKER: ConfigResourceType.ValueType  # 4
 BROKER_LOGGER: ConfigResourceType.ValueType  # 8
 """the levels of a broker's loggers"""
 GROUP_RESOURCE: ConfigResourceType.ValueType  # 32
-"""GROUP is taken"""
+"""the name GROUP is in use"""
 Global___ConfigResourceType: _TypeAlias = ConfigResourceType  # noqa: Y015
 
 class _CoordinatorType:
@@ -91,26 +91,26 @@ class _AcknowledgeType:
 class _AcknowledgeTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AcknowledgeType.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     GAP: _AcknowledgeType.ValueType  # 0
-    """no record is there: compacted, or a marker"""
+    """the offset has no record: it was compacted, or is a marker's"""
     ACCEPT: _AcknowledgeType.ValueType  # 1
     RELEASE: _AcknowledgeType.ValueType  # 2
-    """give it to somebody, at once"""
+    """deliver it again at once, to any member"""
     REJECT: _AcknowledgeType.ValueType  # 3
-    """give it to nobody any more"""
+    """do not deliver it again"""
     RENEW: _AcknowledgeType.ValueType  # 4
-    """not processed yet: its lock begins again (KIP-1222)"""
+    """not processed yet; its lock is renewed (KIP-1222)"""
 
 class AcknowledgeType(_AcknowledgeType, metaclass=_AcknowledgeTypeEnumTypeWrapper): ...
 
 GAP: AcknowledgeType.ValueType  # 0
-"""no record is there: compacted, or a marker"""
+"""the offset has no record: it was compacted, or is a marker's"""
 ACCEPT: AcknowledgeType.ValueType  # 1
 RELEASE: AcknowledgeType.ValueType  # 2
-"""give it to somebody, at once"""
+"""deliver it again at once, to any member"""
 REJECT: AcknowledgeType.ValueType  # 3
-"""give it to nobody any more"""
+"""do not deliver it again"""
 RENEW: AcknowledgeType.ValueType  # 4
-"""not processed yet: its lock begins again (KIP-1222)"""
+"""not processed yet; its lock is renewed (KIP-1222)"""
 Global___AcknowledgeType: _TypeAlias = AcknowledgeType  # noqa: Y015
 
 class _ElectionType:
@@ -185,7 +185,7 @@ class ApiVersionsResponse(_message.Message):
     ENDPOINTS_FIELD_NUMBER: _builtins.int
     software_version: _builtins.str
     protocol_version: _builtins.int
-    """raised when a change is not understood by older clients"""
+    """raised by changes that older clients do not understand"""
     broker_id: _builtins.int
     cluster_id: _builtins.str
     @_builtins.property
@@ -243,7 +243,7 @@ Global___Endpoint: _TypeAlias = Endpoint  # noqa: Y015
 
 @_typing.final
 class HelloRequest(_message.Message):
-    """What a client says first on a connection in Kafka's framing, and what it is answered: see millrace.protocol.frames."""
+    """The first request of a connection in Kafka's framing, and its response. See millrace.protocol.frames."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -256,7 +256,7 @@ class HelloRequest(_message.Message):
     client_software_name: _builtins.str
     client_software_version: _builtins.str
     credentials: _builtins.bytes
-    """none are asked for yet"""
+    """not used yet"""
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """of the protocol that the client has, beyond its version"""
@@ -336,7 +336,7 @@ class MetadataRequest(_message.Message):
     allow_auto_topic_creation: _builtins.bool
     """create topics that are named and unknown, if auto.create.topics.enable"""
     no_topics: _builtins.bool
-    """only brokers; topics is not looked at"""
+    """only brokers; topics is ignored"""
     @_builtins.property
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """none: all topics"""
@@ -368,7 +368,7 @@ class BrokerNode(_message.Message):
     ENDPOINTS_FIELD_NUMBER: _builtins.int
     node_id: _builtins.int
     host: _builtins.str
-    """of the listener by which a client came; between brokers, endpoints has the addresses"""
+    """of the client's listener; between brokers, endpoints has the addresses"""
     port: _builtins.int
     rack: _builtins.str
     @_builtins.property
@@ -479,7 +479,7 @@ class Topic(_message.Message):
     schema_id: _builtins.int
     """of the newest version; 0: an opaque topic"""
     read_schema: _builtins.bytes
-    """in which records of all versions are read, beside schema; empty: schema itself"""
+    """schema in which records of all versions are read; empty: that of schema"""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Partition]: ...
     @_builtins.property
@@ -583,7 +583,7 @@ class NewTopic(_message.Message):
     def key_columns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def assignment(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionReplicas]:
-        """who gets which partition; then both numbers are -1"""
+        """the replicas of each partition; then both numbers are -1"""
 
     def __init__(
         self,
@@ -794,7 +794,7 @@ class CreatePartitionsRequest(_message.Message):
         """the new total"""
         @_builtins.property
         def assignment(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionReplicas]:
-            """who gets the new ones; empty: the broker says it"""
+            """the replicas of the new partitions; empty: the broker chooses"""
 
         def __init__(
             self,
@@ -916,7 +916,7 @@ class ConfigEntry(_message.Message):
     documentation: _builtins.str
     @_builtins.property
     def synonyms(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConfigSynonym]:
-        """every value that is set, or the default; the first one is in force"""
+        """all values that are set, or the default; the first one applies"""
 
     def __init__(
         self,
@@ -938,7 +938,7 @@ Global___ConfigEntry: _TypeAlias = ConfigEntry  # noqa: Y015
 
 @_typing.final
 class ConfigSynonym(_message.Message):
-    """One of the values of an option, under the name that it has at its source (KIP-226)."""
+    """Value of an option at one source, with the option's name there (KIP-226)."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1246,7 +1246,7 @@ class GetSchemasRequest(_message.Message):
     IDS_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
-    """when set: all versions of this topic's schema, and ids is not looked at"""
+    """if set: all versions of this topic's schema; ids is ignored"""
     @_builtins.property
     def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -1285,8 +1285,8 @@ Global___GetSchemasResponse: _TypeAlias = GetSchemasResponse  # noqa: Y015
 
 @_typing.final
 class PayloadSchema(_message.Message):
-    """A schema of the payloads in opaque topics. Its id is the one that payloads begin with, as Confluent's serializers
-    write them; these ids have nothing to do with those of typed topics' schemas.
+    """A schema of the payloads in opaque topics. Payloads begin with its id, as those of Confluent's serializers do. These
+    ids are independent of the ids of typed topics' schemas.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1299,7 +1299,7 @@ class PayloadSchema(_message.Message):
         SUBJECT_FIELD_NUMBER: _builtins.int
         VERSION_FIELD_NUMBER: _builtins.int
         name: _builtins.str
-        """how the text calls it: an Avro name, a JSON Schema's $ref, a .proto file's import"""
+        """its name in the text: an Avro name, a JSON Schema's $ref, a .proto file's import"""
         subject: _builtins.str
         version: _builtins.int
         def __init__(
@@ -1506,7 +1506,7 @@ class InitProducerIdRequest(_message.Message):
     producer_epoch: _builtins.int
     """-1 with a new one"""
     coordinator_key: _builtins.str
-    """what decides the coordinator; empty: the transactional id"""
+    """key by which the coordinator is chosen; empty: the transactional id"""
     def __init__(
         self,
         *,
@@ -1609,7 +1609,7 @@ class ProduceRequest(_message.Message):
     coordinator_key: _builtins.str
     """that of InitProducerId, beside a transactional id"""
     adds_partitions: _builtins.bool
-    """to the transaction, which AddPartitionsToTxn has not done (KIP-890, part 2)"""
+    """to the transaction, without AddPartitionsToTxn (KIP-890, part 2)"""
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProduceRequest.TopicData]: ...
     def __init__(
@@ -1675,7 +1675,7 @@ class ProduceResponse(_message.Message):
         def error(self) -> Global___Error: ...
         @_builtins.property
         def record_errors(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProduceResponse.RecordError]:
-            """records because of which their batch was refused"""
+            """the bad records of a refused batch"""
 
         def __init__(
             self,
@@ -1753,7 +1753,7 @@ class FetchRequest(_message.Message):
         current_leader_epoch: _builtins.int
         """-1: not checked. Set it: 0 is an epoch"""
         last_fetched_epoch: _builtins.int
-        """Of the last record before fetch_offset, for replicas: where it is another in the leader's log, the answer says so."""
+        """Of the last record before fetch_offset, for replicas. The response reports a divergence of the leader's log."""
         log_start_offset: _builtins.int
         """of a replica's own log"""
         def __init__(
@@ -1817,14 +1817,14 @@ class FetchRequest(_message.Message):
     max_bytes: _builtins.int
     isolation_level: Global___IsolationLevel.ValueType
     rack_id: _builtins.str
-    """of the consumer: it may be sent to a replica there"""
+    """of the consumer, which a replica in that rack may serve"""
     session_id: _builtins.int
-    """Of replicas (KIP-227): topics names what has changed since the request before, at session_epoch 0 everything.
+    """Of replicas (KIP-227). topics has the changes since the last request; at session_epoch 0 it has all partitions.
     0: none yet
     """
     session_epoch: _builtins.int
     by_broker: _builtins.bool
-    """for clients whom the calling broker has authorized, as of a share group"""
+    """for clients that the calling broker has authorized, such as those of share groups"""
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___FetchRequest.TopicFetch]: ...
     @_builtins.property
@@ -1854,14 +1854,14 @@ Global___FetchRequest: _TypeAlias = FetchRequest  # noqa: Y015
 
 @_typing.final
 class EpochEndOffset(_message.Message):
-    """Where a leader epoch ends in a log."""
+    """End of a leader epoch in a log."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     END_OFFSET_FIELD_NUMBER: _builtins.int
     leader_epoch: _builtins.int
-    """the epoch asked for, or the last one before it that the log has; -1: none is known"""
+    """the requested epoch, or the last earlier one in the log; -1: none is known"""
     end_offset: _builtins.int
     """exclusive; -1 likewise"""
     def __init__(
@@ -1880,8 +1880,8 @@ Global___EpochEndOffset: _TypeAlias = EpochEndOffset  # noqa: Y015
 
 @_typing.final
 class AbortedTransaction(_message.Message):
-    """A transaction that was aborted: the producer's transactional batches from first_offset up to its abort marker
-    are not to be read.
+    """An aborted transaction. Readers of committed records skip the producer's transactional batches from first_offset to
+    its abort marker.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1935,16 +1935,16 @@ class FetchResponse(_message.Message):
         preferred_read_replica: _builtins.int
         """fetch from this broker instead; records are empty"""
         padding: _builtins.bytes
-        """nothing: with it records begin at a multiple of 8 bytes in the response, and need no copy"""
+        """aligns records to 8 bytes in the response, so that they need no copy"""
         @_builtins.property
         def error(self) -> Global___Error: ...
         @_builtins.property
         def aborted_transactions(self) -> _containers.RepeatedCompositeFieldContainer[Global___AbortedTransaction]:
-            """those that reach into records; when reading committed"""
+            """those with batches in records; for read_committed"""
 
         @_builtins.property
         def diverging_epoch(self) -> Global___EpochEndOffset:
-            """what was read is not what is here, from there on; no records"""
+            """the reader's log differs from there on; no records"""
 
         def __init__(
             self,
@@ -2002,7 +2002,7 @@ class FetchResponse(_message.Message):
     SESSION_ID_FIELD_NUMBER: _builtins.int
     throttle_time_ms: _builtins.int
     session_id: _builtins.int
-    """to replicas: partitions without news are left out"""
+    """for replicas; unchanged partitions are left out"""
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___FetchResponse.TopicRecords]: ...
     def __init__(
@@ -2035,7 +2035,7 @@ class ListOffsetsRequest(_message.Message):
         timestamp: _builtins.int
         """ms; -1 latest (high watermark or last stable offset), -2 earliest, -3 of the maximum timestamp"""
         current_leader_epoch: _builtins.int
-        """of replicas; not checked if it is not there"""
+        """of replicas; unset: not checked"""
         def __init__(
             self,
             *,
@@ -2391,7 +2391,7 @@ class DeleteRecordsResponse(_message.Message):
         ERROR_FIELD_NUMBER: _builtins.int
         partition: _builtins.int
         low_watermark: _builtins.int
-        """where the log starts now; -1 on an error"""
+        """the new log start offset; -1 on an error"""
         @_builtins.property
         def error(self) -> Global___Error: ...
         def __init__(
@@ -2499,15 +2499,15 @@ class Extent(_message.Message):
     URI_FIELD_NUMBER: _builtins.int
     segment_base_offset: _builtins.int
     start_offset: _builtins.int
-    """records from here on belong to the extent; the first batch may begin before it"""
+    """first offset of the extent; the first batch may begin before it"""
     end_offset: _builtins.int
     """exclusive; the last batch may end after it"""
     start_position: _builtins.int
     end_position: _builtins.int
     path: _builtins.str
-    """of the segment file on the broker's host; empty when the broker does not name it"""
+    """of the segment file on the broker's host; empty if the broker does not disclose it"""
     uri: _builtins.str
-    """of the segment's copy in the remote store, where it is only there and may be read directly"""
+    """of a segment that only the remote store has, and that may be read directly"""
     def __init__(
         self,
         *,
@@ -2543,11 +2543,11 @@ class LocateRangeResponse(_message.Message):
     last_stable_offset: _builtins.int
     @_builtins.property
     def extents(self) -> _containers.RepeatedCompositeFieldContainer[Global___Extent]:
-        """in the order of offsets; none when the range is empty"""
+        """in the order of offsets; none for an empty range"""
 
     @_builtins.property
     def aborted_transactions(self) -> _containers.RepeatedCompositeFieldContainer[Global___AbortedTransaction]:
-        """those that reach into the range; when reading committed"""
+        """those with batches in the range; for read_committed"""
 
     def __init__(
         self,
@@ -2614,7 +2614,7 @@ class ReadRangeResponse(_message.Message):
     throttle_time_ms: _builtins.int
     @_builtins.property
     def aborted_transactions(self) -> _containers.RepeatedCompositeFieldContainer[Global___AbortedTransaction]:
-        """in the first response, of the whole range; when reading committed"""
+        """of the whole range, in the first response; read_committed"""
 
     def __init__(
         self,
@@ -2772,7 +2772,7 @@ Global___TopicErrors: _TypeAlias = TopicErrors  # noqa: Y015
 
 @_typing.final
 class AddPartitionsToTxnRequest(_message.Message):
-    """--- transactions. coordinator_key is that of InitProducerId: empty, the transactional id decides the coordinator."""
+    """--- transactions. coordinator_key is that of InitProducerId. If it is empty, the transactional id is the key."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2788,9 +2788,9 @@ class AddPartitionsToTxnRequest(_message.Message):
     producer_epoch: _builtins.int
     coordinator_key: _builtins.str
     verify_only: _builtins.bool
-    """of brokers: whether the partitions are part of the open transaction (KIP-890)"""
+    """of brokers: only check that the open transaction has the partitions (KIP-890)"""
     by_broker: _builtins.bool
-    """for a client whom the calling broker has authorized"""
+    """for a client that the calling broker has authorized"""
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicPartitions]: ...
     def __init__(
@@ -2848,7 +2848,7 @@ class AddOffsetsToTxnRequest(_message.Message):
     group_id: _builtins.str
     coordinator_key: _builtins.str
     by_broker: _builtins.bool
-    """for a client whom the calling broker has authorized"""
+    """for a client that the calling broker has authorized"""
     def __init__(
         self,
         *,
@@ -2899,7 +2899,7 @@ class EndTxnRequest(_message.Message):
     """false: abort"""
     coordinator_key: _builtins.str
     keeps_epoch: _builtins.bool
-    """of producers that do not know KIP-890"""
+    """of producers without KIP-890"""
     def __init__(
         self,
         *,
@@ -2920,7 +2920,7 @@ Global___EndTxnRequest: _TypeAlias = EndTxnRequest  # noqa: Y015
 
 @_typing.final
 class EndTxnResponse(_message.Message):
-    """The producer goes on with this id and epoch: the epoch is raised at every transaction (KIP-890)."""
+    """The producer's id and epoch for its next transaction. Each transaction raises the epoch (KIP-890)."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2944,8 +2944,8 @@ Global___EndTxnResponse: _TypeAlias = EndTxnResponse  # noqa: Y015
 
 @_typing.final
 class JoinCommitRequest(_message.Message):
-    """An attempt is one execution of an epoch, with any number of producers. Where another one of the same epoch begins, what
-    those before have open is aborted, and they are fenced.
+    """An attempt is one execution of an epoch, with any number of producers. When another attempt of the same epoch begins,
+    the earlier ones are fenced, and their open transactions are aborted.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -2959,11 +2959,11 @@ class JoinCommitRequest(_message.Message):
     external_id: _builtins.str
     external_epoch: _builtins.int
     owner: _builtins.str
-    """who alone commits under this id; empty: anybody"""
+    """the only user that may commit under this id; empty: any user"""
     attempt: _builtins.str
     transaction_timeout_ms: _builtins.int
     retention_ms: _builtins.int
-    """time for which the id is remembered when it is not used; 0: for ever"""
+    """time after which an unused id expires; 0: never"""
     def __init__(
         self,
         *,
@@ -2992,7 +2992,7 @@ class JoinCommitResponse(_message.Message):
     PRODUCER_ID_FIELD_NUMBER: _builtins.int
     PRODUCER_EPOCH_FIELD_NUMBER: _builtins.int
     was_committed_before: _builtins.bool
-    """this epoch or a later one: then there is no place"""
+    """this epoch or a later one; then the producer is not added"""
     last_committed_epoch: _builtins.int
     """-1: none"""
     transactional_id: _builtins.str
@@ -3089,11 +3089,11 @@ class CommitTransactionsRequest(_message.Message):
     ABORTED_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     external_id: _builtins.str
-    """of the whole that commits, such as a streaming query; the members' coordinator_key"""
+    """such as that of a streaming query; the members' coordinator_key"""
     external_epoch: _builtins.int
-    """grows by each commit, such as the query's batch number"""
+    """grows with each commit, such as the query's batch number"""
     attempt: _builtins.str
-    """that of JoinCommit: what it has open beside the members is aborted; empty: none"""
+    """that of JoinCommit, whose other open transactions are aborted; empty: none"""
     @_builtins.property
     def committed(self) -> _containers.RepeatedCompositeFieldContainer[Global___CommitTransactionsRequest.Member]: ...
     @_builtins.property
@@ -3122,7 +3122,7 @@ class CommitTransactionsResponse(_message.Message):
     WAS_COMMITTED_BEFORE_FIELD_NUMBER: _builtins.int
     LAST_COMMITTED_EPOCH_FIELD_NUMBER: _builtins.int
     was_committed_before: _builtins.bool
-    """This epoch (or a later one) had been committed before; the members of this request have been aborted."""
+    """Whether this epoch or a later one was committed before. The members of this request are then aborted."""
     last_committed_epoch: _builtins.int
     def __init__(
         self,
@@ -3157,7 +3157,7 @@ class WriteTxnMarkersRequest(_message.Message):
         committed: _builtins.bool
         coordinator_epoch: _builtins.int
         transaction_version: _builtins.int
-        """2: the epoch has been raised above that of the transaction's records, so one that equals it was ended before"""
+        """2: the epoch is greater than that of the transaction's records. One with an equal epoch has ended before."""
         @_builtins.property
         def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicPartitions]: ...
         def __init__(
@@ -3241,7 +3241,7 @@ class ListTransactionsRequest(_message.Message):
     PRODUCER_IDS_FIELD_NUMBER: _builtins.int
     DURATION_MS_MIN_FIELD_NUMBER: _builtins.int
     duration_ms_min: _builtins.int
-    """only those that have been open for longer; 0 or less: all"""
+    """only transactions that are open for longer; 0 or less: all"""
     @_builtins.property
     def states(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Kafka's names: Ongoing, PrepareCommit...; none: all"""
@@ -3553,7 +3553,7 @@ class JoinGroupRequest(_message.Message):
     session_timeout_ms: _builtins.int
     rebalance_timeout_ms: _builtins.int
     member_id: _builtins.str
-    """empty: not known yet; the first answer is MEMBER_ID_REQUIRED with the new id"""
+    """empty: unknown; the first response is MEMBER_ID_REQUIRED with the new id"""
     group_instance_id: _builtins.str
     """empty: not a static member"""
     protocol_type: _builtins.str
@@ -3626,7 +3626,7 @@ class JoinGroupResponse(_message.Message):
     skip_assignment: _builtins.bool
     @_builtins.property
     def error(self) -> Global___Error:
-        """beside the member id, which MEMBER_ID_REQUIRED brings"""
+        """MEMBER_ID_REQUIRED comes with the member id"""
 
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___JoinGroupResponse.Member]:
@@ -3934,7 +3934,7 @@ class OffsetCommitRequest(_message.Message):
     TOPICS_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     generation_id: _builtins.int
-    """-1 and no member id: not a member; the group must be empty then"""
+    """-1 without a member id: not a member; the group must be empty then"""
     member_id: _builtins.str
     group_instance_id: _builtins.str
     @_builtins.property
@@ -4000,7 +4000,7 @@ class TxnOffsetCommitRequest(_message.Message):
     coordinator_key: _builtins.str
     """that of InitProducerId"""
     adds_offsets: _builtins.bool
-    """to the transaction, which AddOffsetsToTxn has not done (KIP-890, part 2)"""
+    """to the transaction, without AddOffsetsToTxn (KIP-890, part 2)"""
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicCommits]: ...
     def __init__(
@@ -4058,7 +4058,7 @@ class OffsetFetchRequest(_message.Message):
         ALL_TOPICS_FIELD_NUMBER: _builtins.int
         group_id: _builtins.str
         all_topics: _builtins.bool
-        """everything the group has committed; topics is not looked at"""
+        """all committed offsets of the group; topics is ignored"""
         @_builtins.property
         def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicPartitions]: ...
         def __init__(
@@ -4077,7 +4077,7 @@ class OffsetFetchRequest(_message.Message):
     GROUPS_FIELD_NUMBER: _builtins.int
     REQUIRE_STABLE_FIELD_NUMBER: _builtins.int
     require_stable: _builtins.bool
-    """fail where a transaction has offsets pending"""
+    """fail for partitions with pending offsets of a transaction"""
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___OffsetFetchRequest.Group]: ...
     def __init__(
@@ -4310,7 +4310,7 @@ class DescribeGroupsRequest(_message.Message):
     GROUP_IDS_FIELD_NUMBER: _builtins.int
     BY_BROKER_FIELD_NUMBER: _builtins.int
     by_broker: _builtins.bool
-    """which looks for the kind of a group that a client joins"""
+    """another broker asks for the kind of a group that a client joins"""
     @_builtins.property
     def group_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -4613,7 +4613,7 @@ class ShareFetchRequest(_message.Message):
         partition: _builtins.int
         @_builtins.property
         def acknowledgements(self) -> _containers.RepeatedCompositeFieldContainer[Global___AcknowledgementBatch]:
-            """done first"""
+            """processed before the fetch"""
 
         def __init__(
             self,
@@ -4909,7 +4909,7 @@ class DescribeShareGroupOffsetsRequest(_message.Message):
         WITH_LAG_FIELD_NUMBER: _builtins.int
         group_id: _builtins.str
         all_topics: _builtins.bool
-        """everything that the group has read of, and topics is not looked at"""
+        """all partitions that the group has read; topics is ignored"""
         with_lag: _builtins.bool
         @_builtins.property
         def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicPartitions]: ...
@@ -4958,11 +4958,11 @@ class DescribeShareGroupOffsetsResponse(_message.Message):
         LAG_FIELD_NUMBER: _builtins.int
         partition: _builtins.int
         start_offset: _builtins.int
-        """every record before it is over; -1: nothing was read yet"""
+        """all records before it are completed; -1: none was read yet"""
         delivery_complete_count: _builtins.int
-        """offsets from there on that are over as well (KIP-1226)"""
+        """later offsets that are completed as well (KIP-1226)"""
         lag: _builtins.int
-        """offsets up to the high watermark that are not over; unset if nothing was read yet"""
+        """offsets up to the high watermark that are not completed; unset if none was read yet"""
         @_builtins.property
         def error(self) -> Global___Error: ...
         def __init__(
@@ -5206,10 +5206,10 @@ class ElectLeadersRequest(_message.Message):
     IS_FORWARDED_FIELD_NUMBER: _builtins.int
     election_type: Global___ElectionType.ValueType
     all_partitions: _builtins.bool
-    """and topics is not looked at"""
+    """topics is ignored"""
     timeout_ms: _builtins.int
     is_forwarded: _builtins.bool
-    """by a broker to the controller, as it knew: it goes no further"""
+    """by a broker to the controller; not forwarded again"""
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicPartitions]: ...
     def __init__(
@@ -5262,10 +5262,10 @@ class AlterPartitionReassignmentsRequest(_message.Message):
         IS_CANCELLED_FIELD_NUMBER: _builtins.int
         partition: _builtins.int
         is_cancelled: _builtins.bool
-        """give up what is under way; replicas is not looked at"""
+        """cancel the reassignment in progress; replicas is ignored"""
         @_builtins.property
         def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-            """who is to have it, the preferred leader first"""
+            """the target replicas, the preferred leader first"""
 
         def __init__(
             self,
@@ -5351,7 +5351,7 @@ class ListPartitionReassignmentsRequest(_message.Message):
     ALL_TOPICS_FIELD_NUMBER: _builtins.int
     IS_FORWARDED_FIELD_NUMBER: _builtins.int
     all_topics: _builtins.bool
-    """and topics is not looked at"""
+    """topics is ignored"""
     is_forwarded: _builtins.bool
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicPartitions]: ...
@@ -5444,7 +5444,7 @@ Global___ListPartitionReassignmentsResponse: _TypeAlias = ListPartitionReassignm
 
 @_typing.final
 class PartitionDecision(_message.Message):
-    """What the controller decided of a partition (KIP-455, KIP-497)."""
+    """The controller's decision about a partition (KIP-455, KIP-497)."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -5465,7 +5465,7 @@ class PartitionDecision(_message.Message):
     partition_epoch: _builtins.int
     """version of its node in ZooKeeper"""
     controller_epoch: _builtins.int
-    """of the controller that decided"""
+    """of the deciding controller"""
     is_new: _builtins.bool
     @_builtins.property
     def isr(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
@@ -5525,7 +5525,7 @@ Global___TopicDecisions: _TypeAlias = TopicDecisions  # noqa: Y015
 
 @_typing.final
 class ControllerHead(_message.Message):
-    """What the requests of a controller begin with."""
+    """Head of a controller's requests."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -5535,7 +5535,7 @@ class ControllerHead(_message.Message):
     controller_id: _builtins.int
     controller_epoch: _builtins.int
     broker_epoch: _builtins.int
-    """of the broker that is meant"""
+    """of the receiving broker"""
     def __init__(
         self,
         *,
@@ -5911,7 +5911,7 @@ class ControlledShutdownResponse(_message.Message):
     REMAINING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def remaining(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicPartitions]:
-        """led by the broker still, for nobody else could"""
+        """still led by the broker, because no other broker can lead them"""
 
     def __init__(
         self,
@@ -5971,7 +5971,7 @@ Global___Acl: _TypeAlias = Acl  # noqa: Y015
 
 @_typing.final
 class AclFilter(_message.Message):
-    """What is not set, or is 1 (ANY), matches all."""
+    """Fields that are not set, or are 1 (ANY), match all."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -6187,7 +6187,7 @@ Global___DeleteAclsResponse: _TypeAlias = DeleteAclsResponse  # noqa: Y015
 
 @_typing.final
 class QuotaEntityPart(_message.Message):
-    """A part of what a quota is for. Without a name: the default of the type."""
+    """Part of the entity of a quota. Without a name it is the default of the type."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

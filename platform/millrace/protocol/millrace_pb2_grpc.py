@@ -350,7 +350,7 @@ class BrokerServicer:
     """Missing associated documentation comment in .proto file."""
 
     def ApiVersions(self, request, context):
-        """What this broker is: its versions and features.
+        """The versions and features of this broker.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -450,22 +450,22 @@ class BrokerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def OffsetForLeaderEpoch(self, request, context):
-        """Where leader epochs end in the leader's log: where the log of somebody who read or copied it parts from it (KIP-320).
+        """The ends of leader epochs in the leader's log, by which followers and consumers find a divergence (KIP-320).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteRecords(self, request, context):
-        """Raise the log start offset of partitions: the records before it are gone.
+        """Raise the log start offset of partitions, which deletes the records before it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def LocateRange(self, request, context):
-        """What a range of offsets is made of: extents of segment files, cut at index positions into pieces of about
-        the same size, with the files' paths where the caller may read them.
+        """The location of a range of offsets: extents of segment files, cut at index positions into pieces of about the same
+        size, with the paths of files that the caller may read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -486,7 +486,7 @@ class BrokerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FindCoordinator(self, request, context):
-        """Which broker coordinates groups or transactional ids.
+        """The broker that coordinates each group or transactional id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -518,8 +518,7 @@ class BrokerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def JoinCommit(self, request, context):
-        """Give a producer a place of its own in what will be committed together under an external id, unless that was
-        committed already.
+        """Add a producer to a commit of several producers under an external id, unless the epoch is committed already.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -533,7 +532,7 @@ class BrokerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AbortCommit(self, request, context):
-        """Abort what an attempt at such a commit has left open.
+        """Abort an attempt at such a commit, and its open transactions.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -650,7 +649,7 @@ class BrokerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AlterShareGroupOffsets(self, request, context):
-        """Set or forget where share groups without members go on.
+        """Set or delete the start offsets of share groups without members.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -663,7 +662,7 @@ class BrokerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ElectLeaders(self, request, context):
-        """Elections and reassignments: any broker takes them to the controller.
+        """Elections and reassignments. Any broker forwards them to the controller.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

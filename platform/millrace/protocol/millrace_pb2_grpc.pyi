@@ -3,10 +3,10 @@
 isort:skip_file
 The wire protocol of millrace, version 1.
 
-Requests and fields have Kafka's names and meanings where Kafka has them (Kafka 3.9's protocol guide). An error
-that concerns one item of a request stands beside that item as an Error; an error that concerns the whole
-request ends the call with a gRPC status and, in the trailing metadata, "millrace-error-code" (decimal) and
-the message as the status' details. Numbers of fields are never used again for something else.
+Requests and fields that Kafka has too have Kafka's names and meanings (protocol guide of Kafka 3.9). The response
+has an Error for each item of the request that failed. If the whole request fails, the call ends with a gRPC status,
+whose details are the error's message. The trailing metadata then has the error's code in decimal
+("millrace-error-code"). Numbers of removed fields are not used again.
 """
 
 from collections import abc as _abc
@@ -38,7 +38,7 @@ class BrokerStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> BrokerAsyncStub: ...
     ApiVersions: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.ApiVersionsRequest, _millrace_pb2.ApiVersionsResponse]
-    """What this broker is: its versions and features."""
+    """The versions and features of this broker."""
     Metadata: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.MetadataRequest, _millrace_pb2.MetadataResponse]
     """Brokers, topics, partitions and their leaders."""
     CreateTopics: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.CreateTopicsRequest, _millrace_pb2.CreateTopicsResponse]
@@ -58,32 +58,30 @@ class BrokerStub:
     Fetch: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.FetchRequest, _millrace_pb2.FetchResponse]
     ListOffsets: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.ListOffsetsRequest, _millrace_pb2.ListOffsetsResponse]
     OffsetForLeaderEpoch: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.OffsetForLeaderEpochRequest, _millrace_pb2.OffsetForLeaderEpochResponse]
-    """Where leader epochs end in the leader's log: where the log of somebody who read or copied it parts from it (KIP-320)."""
+    """The ends of leader epochs in the leader's log, by which followers and consumers find a divergence (KIP-320)."""
     DeleteRecords: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.DeleteRecordsRequest, _millrace_pb2.DeleteRecordsResponse]
-    """Raise the log start offset of partitions: the records before it are gone."""
+    """Raise the log start offset of partitions, which deletes the records before it."""
     LocateRange: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.LocateRangeRequest, _millrace_pb2.LocateRangeResponse]
-    """What a range of offsets is made of: extents of segment files, cut at index positions into pieces of about
-    the same size, with the files' paths where the caller may read them.
+    """The location of a range of offsets: extents of segment files, cut at index positions into pieces of about the same
+    size, with the paths of files that the caller may read.
     """
     ReadRange: _grpc.UnaryStreamMultiCallable[_millrace_pb2.ReadRangeRequest, _millrace_pb2.ReadRangeResponse]
     """The batches of a range of offsets, in order, as a stream of chunks of whole batches."""
     ReadRangeChunk: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.ReadRangeRequest, _millrace_pb2.ReadRangeResponse]
     """The first chunk of ReadRange. The next one begins where its last batch ends."""
     FindCoordinator: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.FindCoordinatorRequest, _millrace_pb2.FindCoordinatorResponse]
-    """Which broker coordinates groups or transactional ids."""
+    """The broker that coordinates each group or transactional id."""
     AddPartitionsToTxn: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.AddPartitionsToTxnRequest, _millrace_pb2.AddPartitionsToTxnResponse]
     """Transactions (KIP-98, KIP-890)."""
     AddOffsetsToTxn: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.AddOffsetsToTxnRequest, _millrace_pb2.AddOffsetsToTxnResponse]
     TxnOffsetCommit: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.TxnOffsetCommitRequest, _millrace_pb2.TxnOffsetCommitResponse]
     EndTxn: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.EndTxnRequest, _millrace_pb2.EndTxnResponse]
     JoinCommit: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.JoinCommitRequest, _millrace_pb2.JoinCommitResponse]
-    """Give a producer a place of its own in what will be committed together under an external id, unless that was
-    committed already.
-    """
+    """Add a producer to a commit of several producers under an external id, unless the epoch is committed already."""
     CommitTransactions: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.CommitTransactionsRequest, _millrace_pb2.CommitTransactionsResponse]
     """Commit the transactions of several producers together, and abort those of others, under an external id."""
     AbortCommit: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.AbortCommitRequest, _millrace_pb2.AbortCommitResponse]
-    """Abort what an attempt at such a commit has left open."""
+    """Abort an attempt at such a commit, and its open transactions."""
     WriteTxnMarkers: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.WriteTxnMarkersRequest, _millrace_pb2.WriteTxnMarkersResponse]
     ListTransactions: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.ListTransactionsRequest, _millrace_pb2.ListTransactionsResponse]
     DescribeTransactions: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.DescribeTransactionsRequest, _millrace_pb2.DescribeTransactionsResponse]
@@ -105,10 +103,10 @@ class BrokerStub:
     ShareAcknowledge: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.ShareAcknowledgeRequest, _millrace_pb2.ShareAcknowledgeResponse]
     DescribeShareGroupOffsets: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.DescribeShareGroupOffsetsRequest, _millrace_pb2.DescribeShareGroupOffsetsResponse]
     AlterShareGroupOffsets: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.AlterShareGroupOffsetsRequest, _millrace_pb2.AlterShareGroupOffsetsResponse]
-    """Set or forget where share groups without members go on."""
+    """Set or delete the start offsets of share groups without members."""
     DeleteShareGroupOffsets: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.DeleteShareGroupOffsetsRequest, _millrace_pb2.DeleteShareGroupOffsetsResponse]
     ElectLeaders: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.ElectLeadersRequest, _millrace_pb2.ElectLeadersResponse]
-    """Elections and reassignments: any broker takes them to the controller."""
+    """Elections and reassignments. Any broker forwards them to the controller."""
     AlterPartitionReassignments: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.AlterPartitionReassignmentsRequest, _millrace_pb2.AlterPartitionReassignmentsResponse]
     ListPartitionReassignments: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.ListPartitionReassignmentsRequest, _millrace_pb2.ListPartitionReassignmentsResponse]
     DescribeAcls: _grpc.UnaryUnaryMultiCallable[_millrace_pb2.DescribeAclsRequest, _millrace_pb2.DescribeAclsResponse]
@@ -130,7 +128,7 @@ class BrokerStub:
 class BrokerAsyncStub(BrokerStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     ApiVersions: _aio.UnaryUnaryMultiCallable[_millrace_pb2.ApiVersionsRequest, _millrace_pb2.ApiVersionsResponse]  # type: ignore[assignment]
-    """What this broker is: its versions and features."""
+    """The versions and features of this broker."""
     Metadata: _aio.UnaryUnaryMultiCallable[_millrace_pb2.MetadataRequest, _millrace_pb2.MetadataResponse]  # type: ignore[assignment]
     """Brokers, topics, partitions and their leaders."""
     CreateTopics: _aio.UnaryUnaryMultiCallable[_millrace_pb2.CreateTopicsRequest, _millrace_pb2.CreateTopicsResponse]  # type: ignore[assignment]
@@ -150,32 +148,30 @@ class BrokerAsyncStub(BrokerStub):
     Fetch: _aio.UnaryUnaryMultiCallable[_millrace_pb2.FetchRequest, _millrace_pb2.FetchResponse]  # type: ignore[assignment]
     ListOffsets: _aio.UnaryUnaryMultiCallable[_millrace_pb2.ListOffsetsRequest, _millrace_pb2.ListOffsetsResponse]  # type: ignore[assignment]
     OffsetForLeaderEpoch: _aio.UnaryUnaryMultiCallable[_millrace_pb2.OffsetForLeaderEpochRequest, _millrace_pb2.OffsetForLeaderEpochResponse]  # type: ignore[assignment]
-    """Where leader epochs end in the leader's log: where the log of somebody who read or copied it parts from it (KIP-320)."""
+    """The ends of leader epochs in the leader's log, by which followers and consumers find a divergence (KIP-320)."""
     DeleteRecords: _aio.UnaryUnaryMultiCallable[_millrace_pb2.DeleteRecordsRequest, _millrace_pb2.DeleteRecordsResponse]  # type: ignore[assignment]
-    """Raise the log start offset of partitions: the records before it are gone."""
+    """Raise the log start offset of partitions, which deletes the records before it."""
     LocateRange: _aio.UnaryUnaryMultiCallable[_millrace_pb2.LocateRangeRequest, _millrace_pb2.LocateRangeResponse]  # type: ignore[assignment]
-    """What a range of offsets is made of: extents of segment files, cut at index positions into pieces of about
-    the same size, with the files' paths where the caller may read them.
+    """The location of a range of offsets: extents of segment files, cut at index positions into pieces of about the same
+    size, with the paths of files that the caller may read.
     """
     ReadRange: _aio.UnaryStreamMultiCallable[_millrace_pb2.ReadRangeRequest, _millrace_pb2.ReadRangeResponse]  # type: ignore[assignment]
     """The batches of a range of offsets, in order, as a stream of chunks of whole batches."""
     ReadRangeChunk: _aio.UnaryUnaryMultiCallable[_millrace_pb2.ReadRangeRequest, _millrace_pb2.ReadRangeResponse]  # type: ignore[assignment]
     """The first chunk of ReadRange. The next one begins where its last batch ends."""
     FindCoordinator: _aio.UnaryUnaryMultiCallable[_millrace_pb2.FindCoordinatorRequest, _millrace_pb2.FindCoordinatorResponse]  # type: ignore[assignment]
-    """Which broker coordinates groups or transactional ids."""
+    """The broker that coordinates each group or transactional id."""
     AddPartitionsToTxn: _aio.UnaryUnaryMultiCallable[_millrace_pb2.AddPartitionsToTxnRequest, _millrace_pb2.AddPartitionsToTxnResponse]  # type: ignore[assignment]
     """Transactions (KIP-98, KIP-890)."""
     AddOffsetsToTxn: _aio.UnaryUnaryMultiCallable[_millrace_pb2.AddOffsetsToTxnRequest, _millrace_pb2.AddOffsetsToTxnResponse]  # type: ignore[assignment]
     TxnOffsetCommit: _aio.UnaryUnaryMultiCallable[_millrace_pb2.TxnOffsetCommitRequest, _millrace_pb2.TxnOffsetCommitResponse]  # type: ignore[assignment]
     EndTxn: _aio.UnaryUnaryMultiCallable[_millrace_pb2.EndTxnRequest, _millrace_pb2.EndTxnResponse]  # type: ignore[assignment]
     JoinCommit: _aio.UnaryUnaryMultiCallable[_millrace_pb2.JoinCommitRequest, _millrace_pb2.JoinCommitResponse]  # type: ignore[assignment]
-    """Give a producer a place of its own in what will be committed together under an external id, unless that was
-    committed already.
-    """
+    """Add a producer to a commit of several producers under an external id, unless the epoch is committed already."""
     CommitTransactions: _aio.UnaryUnaryMultiCallable[_millrace_pb2.CommitTransactionsRequest, _millrace_pb2.CommitTransactionsResponse]  # type: ignore[assignment]
     """Commit the transactions of several producers together, and abort those of others, under an external id."""
     AbortCommit: _aio.UnaryUnaryMultiCallable[_millrace_pb2.AbortCommitRequest, _millrace_pb2.AbortCommitResponse]  # type: ignore[assignment]
-    """Abort what an attempt at such a commit has left open."""
+    """Abort an attempt at such a commit, and its open transactions."""
     WriteTxnMarkers: _aio.UnaryUnaryMultiCallable[_millrace_pb2.WriteTxnMarkersRequest, _millrace_pb2.WriteTxnMarkersResponse]  # type: ignore[assignment]
     ListTransactions: _aio.UnaryUnaryMultiCallable[_millrace_pb2.ListTransactionsRequest, _millrace_pb2.ListTransactionsResponse]  # type: ignore[assignment]
     DescribeTransactions: _aio.UnaryUnaryMultiCallable[_millrace_pb2.DescribeTransactionsRequest, _millrace_pb2.DescribeTransactionsResponse]  # type: ignore[assignment]
@@ -197,10 +193,10 @@ class BrokerAsyncStub(BrokerStub):
     ShareAcknowledge: _aio.UnaryUnaryMultiCallable[_millrace_pb2.ShareAcknowledgeRequest, _millrace_pb2.ShareAcknowledgeResponse]  # type: ignore[assignment]
     DescribeShareGroupOffsets: _aio.UnaryUnaryMultiCallable[_millrace_pb2.DescribeShareGroupOffsetsRequest, _millrace_pb2.DescribeShareGroupOffsetsResponse]  # type: ignore[assignment]
     AlterShareGroupOffsets: _aio.UnaryUnaryMultiCallable[_millrace_pb2.AlterShareGroupOffsetsRequest, _millrace_pb2.AlterShareGroupOffsetsResponse]  # type: ignore[assignment]
-    """Set or forget where share groups without members go on."""
+    """Set or delete the start offsets of share groups without members."""
     DeleteShareGroupOffsets: _aio.UnaryUnaryMultiCallable[_millrace_pb2.DeleteShareGroupOffsetsRequest, _millrace_pb2.DeleteShareGroupOffsetsResponse]  # type: ignore[assignment]
     ElectLeaders: _aio.UnaryUnaryMultiCallable[_millrace_pb2.ElectLeadersRequest, _millrace_pb2.ElectLeadersResponse]  # type: ignore[assignment]
-    """Elections and reassignments: any broker takes them to the controller."""
+    """Elections and reassignments. Any broker forwards them to the controller."""
     AlterPartitionReassignments: _aio.UnaryUnaryMultiCallable[_millrace_pb2.AlterPartitionReassignmentsRequest, _millrace_pb2.AlterPartitionReassignmentsResponse]  # type: ignore[assignment]
     ListPartitionReassignments: _aio.UnaryUnaryMultiCallable[_millrace_pb2.ListPartitionReassignmentsRequest, _millrace_pb2.ListPartitionReassignmentsResponse]  # type: ignore[assignment]
     DescribeAcls: _aio.UnaryUnaryMultiCallable[_millrace_pb2.DescribeAclsRequest, _millrace_pb2.DescribeAclsResponse]  # type: ignore[assignment]
@@ -225,7 +221,7 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _millrace_pb2.ApiVersionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_millrace_pb2.ApiVersionsResponse, _abc.Awaitable[_millrace_pb2.ApiVersionsResponse]]:
-        """What this broker is: its versions and features."""
+        """The versions and features of this broker."""
 
     @_abc_1.abstractmethod
     def Metadata(
@@ -341,7 +337,7 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _millrace_pb2.OffsetForLeaderEpochRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_millrace_pb2.OffsetForLeaderEpochResponse, _abc.Awaitable[_millrace_pb2.OffsetForLeaderEpochResponse]]:
-        """Where leader epochs end in the leader's log: where the log of somebody who read or copied it parts from it (KIP-320)."""
+        """The ends of leader epochs in the leader's log, by which followers and consumers find a divergence (KIP-320)."""
 
     @_abc_1.abstractmethod
     def DeleteRecords(
@@ -349,7 +345,7 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _millrace_pb2.DeleteRecordsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_millrace_pb2.DeleteRecordsResponse, _abc.Awaitable[_millrace_pb2.DeleteRecordsResponse]]:
-        """Raise the log start offset of partitions: the records before it are gone."""
+        """Raise the log start offset of partitions, which deletes the records before it."""
 
     @_abc_1.abstractmethod
     def LocateRange(
@@ -357,8 +353,8 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _millrace_pb2.LocateRangeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_millrace_pb2.LocateRangeResponse, _abc.Awaitable[_millrace_pb2.LocateRangeResponse]]:
-        """What a range of offsets is made of: extents of segment files, cut at index positions into pieces of about
-        the same size, with the files' paths where the caller may read them.
+        """The location of a range of offsets: extents of segment files, cut at index positions into pieces of about the same
+        size, with the paths of files that the caller may read.
         """
 
     @_abc_1.abstractmethod
@@ -383,7 +379,7 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _millrace_pb2.FindCoordinatorRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_millrace_pb2.FindCoordinatorResponse, _abc.Awaitable[_millrace_pb2.FindCoordinatorResponse]]:
-        """Which broker coordinates groups or transactional ids."""
+        """The broker that coordinates each group or transactional id."""
 
     @_abc_1.abstractmethod
     def AddPartitionsToTxn(
@@ -420,9 +416,7 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _millrace_pb2.JoinCommitRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_millrace_pb2.JoinCommitResponse, _abc.Awaitable[_millrace_pb2.JoinCommitResponse]]:
-        """Give a producer a place of its own in what will be committed together under an external id, unless that was
-        committed already.
-        """
+        """Add a producer to a commit of several producers under an external id, unless the epoch is committed already."""
 
     @_abc_1.abstractmethod
     def CommitTransactions(
@@ -438,7 +432,7 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _millrace_pb2.AbortCommitRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_millrace_pb2.AbortCommitResponse, _abc.Awaitable[_millrace_pb2.AbortCommitResponse]]:
-        """Abort what an attempt at such a commit has left open."""
+        """Abort an attempt at such a commit, and its open transactions."""
 
     @_abc_1.abstractmethod
     def WriteTxnMarkers(
@@ -574,7 +568,7 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _millrace_pb2.AlterShareGroupOffsetsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_millrace_pb2.AlterShareGroupOffsetsResponse, _abc.Awaitable[_millrace_pb2.AlterShareGroupOffsetsResponse]]:
-        """Set or forget where share groups without members go on."""
+        """Set or delete the start offsets of share groups without members."""
 
     @_abc_1.abstractmethod
     def DeleteShareGroupOffsets(
@@ -589,7 +583,7 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _millrace_pb2.ElectLeadersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_millrace_pb2.ElectLeadersResponse, _abc.Awaitable[_millrace_pb2.ElectLeadersResponse]]:
-        """Elections and reassignments: any broker takes them to the controller."""
+        """Elections and reassignments. Any broker forwards them to the controller."""
 
     @_abc_1.abstractmethod
     def AlterPartitionReassignments(
