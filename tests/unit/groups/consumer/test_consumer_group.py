@@ -333,9 +333,15 @@ class Members(RuleBasedStateMachine):
         answer = self.driver.beat(name, client.epoch, **fields)
         if is_lost and client.epoch:
             # A client repeats all fields until it has an answer.
-            answer = self.driver.beat(
-                name, client.epoch, owned=client.owned, topics=client.topics, rebalance_timeout_ms=1
-            )
+            try:
+                answer = self.driver.beat(
+                    name, client.epoch, owned=client.owned, topics=client.topics, rebalance_timeout_ms=1
+                )
+            except FencedMemberEpochError:
+                # The lost answer had a new epoch, and lacked partitions that the client has: Kafka fences it as well.
+                assert not client.owned <= self.driver.group.members[name].assigned
+                client.owned = NO_PARTITIONS
+                answer = self.driver.join(name, *client.topics)
         client.epoch = answer.member_epoch
         if answer.assignment is not None:
             client.owned = answer.assignment
