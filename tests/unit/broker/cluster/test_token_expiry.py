@@ -11,6 +11,8 @@ from millrace_broker.cluster.token_expiry import TokenExpiry
 from millrace_broker.runtime import Executors
 from millrace_broker.security import DelegationTokens
 
+from ....integration.waiting import STALL_S
+
 
 class Tokens:
     """Delegation tokens whose removal calls a function, and counts the calls."""
@@ -32,13 +34,13 @@ def test_no_removal_begins_after_the_close() -> None:
 
     def remove() -> None:
         began.set()
-        assert may_end.wait(30)
+        assert may_end.wait(STALL_S)
 
     async def scenario() -> None:
         executors, tokens = Executors(1, time.monotonic), Tokens(remove)
         expiry = TokenExpiry(cast("DelegationTokens", tokens), executors, 1)
         expiry.start()
-        assert await asyncio.to_thread(began.wait, 30)
+        assert await asyncio.to_thread(began.wait, STALL_S)
         await expiry.close()
         may_end.set()
         await executors.administer(lambda: None)
@@ -62,7 +64,7 @@ def test_removals_go_on_after_any_error() -> None:
         executors = Executors(1, time.monotonic)
         expiry = TokenExpiry(cast("DelegationTokens", Tokens(remove)), executors, 1)
         expiry.start()
-        assert await asyncio.to_thread(ended.wait, 30)
+        assert await asyncio.to_thread(ended.wait, STALL_S)
         await expiry.close()
         executors.close()
 
