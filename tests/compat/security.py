@@ -102,11 +102,12 @@ def create_users(address: str) -> None:
         admin.alter_user_scram_credentials([change])[USER].result(_SECONDS_MAX)
 
 
-def client_options(mechanism: str) -> str:
-    """Return the properties of a client in Java that authenticates as the user."""
+def client_options(mechanism: str, username: str = USER, password: str = PASSWORD, **login: str) -> str:
+    """Return the properties of a client in Java that authenticates as a user, with more options of the login module."""
     module = "scram.ScramLoginModule" if mechanism.startswith("SCRAM") else "plain.PlainLoginModule"
+    login = {"username": username, "password": password, **login}
+    options = " ".join(f'{name}="{value}"' for name, value in login.items())
     return (
         f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={mechanism}\n"
-        f"sasl.jaas.config=org.apache.kafka.common.security.{module} required "
-        f'username="{USER}" password="{PASSWORD}";\n'
+        f"sasl.jaas.config=org.apache.kafka.common.security.{module} required {options};\n"
     )

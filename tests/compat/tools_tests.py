@@ -311,7 +311,7 @@ def _sent(topic: str, client: Path) -> str:
 
 def test_wrong_password(tmp_path: Path) -> None:
     client = tmp_path / "client.properties"
-    client.write_text(client_options("SCRAM-SHA-512").replace("-secret", "-wrong"))
+    client.write_text(client_options("SCRAM-SHA-512", password="alice-wrong"))
     refused = _secured("kafka-topics", client, "--list", fails=True)
     assert "invalid credentials" in refused
 
@@ -325,11 +325,7 @@ def test_delegation_tokens(topic: str, client: Path, tmp_path: Path) -> None:
     assert "User:scheduler" in tokens(*owned)
     tokens("--renew", "--renew-time-period", 3_600_000, "--hmac", hmac)
     as_token = tmp_path / "token.properties"
-    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
-    as_token.write_text(
-        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-512\n"
-        f'sasl.jaas.config={module} required username="{token_id}" password="{hmac}" tokenauth="true";\n'
-    )
+    as_token.write_text(client_options("SCRAM-SHA-512", token_id, hmac, tokenauth="true"))
     create(topic, 1)
     assert topic in _secured("kafka-topics", as_token, "--list").split()
     assert "DelegationToken" in _secured(
@@ -387,7 +383,7 @@ def _transactions(*arguments: str | int) -> str:
     return run(KAFKA_PROGRAMS["kafka-transactions"], "--bootstrap-server", _BOOTSTRAP, *arguments)
 
 
-def test_transactions_are_listed_anddescribed_config(topic: str) -> None:
+def test_transactions_are_listed_and_described(topic: str) -> None:
     create(topic, 1)
     perf = ("--num-records", 100, "--record-size", 10, "--throughput", -1, "--transactional-id", topic)
     tool("kafka-producer-perf-test", "--topic", topic, *perf)
@@ -395,7 +391,7 @@ def test_transactions_are_listed_anddescribed_config(topic: str) -> None:
     assert "CompleteCommit" in _transactions("describe", "--transactional-id", topic)
 
 
-def test_producers_aredescribed_config(topic: str) -> None:
+def test_producers_are_described(topic: str) -> None:
     create(topic, 1)
     produce(topic, 50)
     options = ("--num-records", 50, "--record-size", 10, "--throughput", -1, "--command-property")
