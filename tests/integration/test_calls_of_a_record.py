@@ -17,7 +17,7 @@ import millrace_broker
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.testing import EmbeddedBroker
 
-from .conftest import Calls
+from .conftest import FOREVER, Calls
 from .frame_calls import Frames
 from .waiting import AN_HOUR_MS
 
@@ -69,7 +69,7 @@ def chains(monkeypatch: pytest.MonkeyPatch) -> Iterator[Chains]:
 def test_a_record_takes_the_listed_calls(tmp_path: Path, chains: Chains) -> None:
     data = pb.ProduceRequest.PartitionData(partition=0, records=Calls.batch(b"v"))
     sent = pb.ProduceRequest(acks=-1, topics=[pb.ProduceRequest.TopicData(name="t", partitions=[data])])
-    topic = pb.NewTopic(name="t", num_partitions=1, replication_factor=1)
+    topic = pb.NewTopic(name="t", num_partitions=1, replication_factor=1, configs=FOREVER)
     with EmbeddedBroker(tmp_path / "data") as broker, Frames(broker) as connection:
         connection.greet()
         connection.call("CreateTopics", pb.CreateTopicsRequest(topics=[topic], timeout_ms=AN_HOUR_MS))

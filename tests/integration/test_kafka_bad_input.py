@@ -117,7 +117,7 @@ def test_thousands_of_fetch_sessions_are_bounded_and_later_clients_fetch_without
 ) -> None:
     count = SESSIONS_MAX + 500
     with EmbeddedBroker(tmp_path / "data") as broker, KafkaWire(broker, STALL_S) as wire:
-        create_topic(broker, "t")
+        create_topic(broker, "t", retention_ms="-1")
         _produce(broker, "t", build_rows_batch([Record(value=b"x", timestamp_ms=1)]))
         request = written(_fetch("t", with_session=True), 12)
         found = set()
@@ -145,7 +145,7 @@ def test_a_client_that_never_reads_holds_one_answer_and_is_disconnected(
         KafkaWire(broker) as wire,
         KafkaWire(broker) as other,
     ):
-        create_topic(broker, "t")
+        create_topic(broker, "t", retention_ms="-1")
         assert not _produce(broker, "t", build_rows_batch([Record(value=bytes(20 * _MB), timestamp_ms=1)])).error_code
         wire.sock.sendall(written(_fetch("t"), 12) * 50)
         eventually(lambda: _limits(broker).bytes_in_use > 10 * _MB)
@@ -165,7 +165,7 @@ def test_a_client_that_pipelines_without_end_is_not_read_until_it_reads(tmp_path
         KafkaWire(broker, STALL_S) as wire,
         KafkaWire(broker) as other,
     ):
-        create_topic(broker, "t")
+        create_topic(broker, "t", retention_ms="-1")
         _produce(broker, "t", build_rows_batch([Record(value=bytes(20_000), timestamp_ms=1)]))
         wire.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 50_000)
         wire.sock.settimeout(0.5)
