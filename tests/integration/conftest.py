@@ -245,6 +245,15 @@ def reader(
             del sys.modules[name]
 
 
+@pytest.fixture
+def page_reader(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Reader]:
+    """Return a user who runs the blocks of a page without Spark, at a broker of the page's own."""
+    with EmbeddedBroker(tmp_path_factory.mktemp("page")) as alone:
+        yield Reader(alone, None, tmp_path, monkeypatch)
+
+
 @pytest.fixture(scope="session")
 def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
     """Start a real ZooKeeper on loopback for all tests. Each test uses its own chroot, directly below the root."""

@@ -90,14 +90,14 @@ def blocks(document: str) -> list[Block]:
 class Reader:
     """A user who runs the blocks of pages.
 
-    All blocks run in one directory, against one broker and one Spark session. They run as they stand, except for
-    addresses and directories (``localhost:9092``, ``/data``, ``tables/``, ``checkpoints/``). Python
-    runs in this process, so that ``session()`` gives the session of the tests, and so do commands without pipes and the
-    like. The names of a page's Python blocks are shared, as in one Python session.
+    All blocks run in one directory, against one broker and one Spark session. A page without Spark needs no session.
+    Blocks run as they stand, except for addresses and directories (``localhost:9092``, ``/data``, ``tables/``,
+    ``checkpoints/``). Python runs in this process, so that ``session()`` gives the session of the tests, and so do
+    commands without pipes and the like. The names of a page's Python blocks are shared, as in one Python session.
     """
 
     def __init__(
-        self, broker: EmbeddedBroker, spark: SparkSession, directory: Path, monkeypatch: pytest.MonkeyPatch
+        self, broker: EmbeddedBroker, spark: SparkSession | None, directory: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.servers = {"bootstrap.servers": broker.bootstrap_servers}
         self.directory = directory
@@ -149,7 +149,7 @@ class Reader:
         return re.sub(r"(?<![\w/.])(tables|checkpoints)/", rf"{self.directory}/\1/", text)
 
     def _end_queries(self) -> None:
-        for query in self._spark.streams.active:
+        for query in self._spark.streams.active if self._spark is not None else ():
             query.processAllAvailable()
             query.stop()
 
@@ -166,7 +166,8 @@ class Reader:
             sys.argv = before
             for each, handler in handlers.items():
                 signal.signal(each, handler)
-            self._spark.sparkContext.setLogLevel("OFF")
+            if self._spark is not None:
+                self._spark.sparkContext.setLogLevel("OFF")
         assert not status, arguments
 
     def _shell(self, script: str) -> None:

@@ -309,8 +309,7 @@ def test_the_commands_of_the_page_run_as_they_stand(
     secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secured.let()
-    nothing: Any = None
-    printed = Reader(secured, nothing, tmp_path, monkeypatch).follow("docs/authorization.md")
+    printed = Reader(secured, None, tmp_path, monkeypatch).follow("docs/authorization.md")
     assert "removed 1 ACLs" in printed
     (shown,) = [line for line in printed.splitlines() if line.split()[:2] == ["User:bob", "10.0.0.7"]]
     assert "Read" not in shown

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -184,11 +182,7 @@ def test_what_needs_a_restart_is_refused_with_the_reason(admin: Admin) -> None:
 
 
 @pytest.mark.usefixtures("_inherited_level")
-def test_the_page_changes_configurations(
-    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nothing: Any = None  # the page has no block for Spark
-    with EmbeddedBroker(tmp_path_factory.mktemp("page")) as alone:
-        printed = Reader(alone, nothing, tmp_path, monkeypatch).follow("docs/dynamic-configuration.md")
+def test_the_page_changes_configurations(page_reader: Reader) -> None:
+    printed = page_reader.follow("docs/dynamic-configuration.md")
     assert "the broker accepts these changes of 0" in printed
     assert "changed the quotas of user alice" in printed

@@ -10,7 +10,6 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import confluent_kafka
@@ -385,11 +384,7 @@ def test_metrics_have_kafkas_names(broker: EmbeddedBroker, topic: str, limit: Ca
     assert "millrace_connections_refused_total" in text
 
 
-def test_the_page_sets_quotas(
-    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nothing: Any = None  # the page has no block for Spark
-    with EmbeddedBroker(tmp_path_factory.mktemp("page")) as alone:
-        printed = Reader(alone, nothing, tmp_path, monkeypatch).follow("docs/quotas.md")
+def test_the_page_sets_quotas(page_reader: Reader) -> None:
+    printed = page_reader.follow("docs/quotas.md")
     assert "changed the quotas of user alice, client-id reports" in printed
     assert "changed the quotas of default ip" in printed
