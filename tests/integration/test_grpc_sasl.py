@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
-from millrace.clients import Admin, Consumer, Producer
+from millrace.clients import Admin
 from millrace.errors import SaslAuthenticationError
 from millrace.protocol import grpc_sasl
 from millrace.protocol.status import error_from_rpc
@@ -24,6 +24,7 @@ from millrace_broker.testing import EmbeddedBroker
 from ..certificates import Authority
 from ..oidc_provider import AUDIENCE, CLIENT_ID, SECRET, Provider, running
 from ..planted_secrets import planted
+from .round_trips import round_trip
 from .waiting import AN_HOUR_MS, STALL_S, eventually
 
 pytestmark = pytest.mark.usefixtures("finest_log")
@@ -94,13 +95,7 @@ def test_clients_send_and_read_over_grpc(
     broker: EmbeddedBroker, provider: Provider, stores: tuple[str, str], topic: str, listener: str, mechanism: str
 ) -> None:
     options = client(broker, provider, stores, listener, mechanism)
-    with Admin(options) as admin:
-        admin.create_topic(topic)
-    with Producer(options) as producer:
-        producer.send(topic, b"value").result(STALL_S)
-    with Consumer({**options, "auto.offset.reset": "earliest"}) as consumer:
-        consumer.assign(consumer.partitions_for(topic))
-        assert [record.value for record in consumer.poll(STALL_S * 1000)] == [b"value"]
+    round_trip(options, topic)
 
 
 def test_a_session_that_has_ended_is_replaced(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from millrace.clients import Admin, Consumer, Producer
+from millrace.clients import Admin, Producer
 from millrace.config.broker import BrokerConfig
 from millrace.config.listeners import Listener
 from millrace.config.security_options import SaslLogin
@@ -23,6 +23,7 @@ from millrace_broker.testing import EmbeddedBroker
 
 from .. import kerberos
 from .broker_cluster import Cluster
+from .round_trips import round_trip
 from .waiting import AN_HOUR_MS, STALL_S, eventually
 from .zookeeper_server import ZooKeeperServer
 
@@ -81,13 +82,7 @@ def alice(realm: kerberos.Realm, broker: EmbeddedBroker) -> str:
 @pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "GRPC"])
 def test_clients_authenticate_with_a_keytab(broker: EmbeddedBroker, alice: str, topic: str, listener: str) -> None:
     options = client(broker, alice, "alice", listener)
-    with Admin(options) as admin:
-        admin.create_topic(topic)  # which only alice may do
-    with Producer(options) as producer:
-        producer.send(topic, b"value").result(STALL_S)
-    with Consumer({**options, "auto.offset.reset": "earliest"}) as consumer:
-        consumer.assign(consumer.partitions_for(topic))
-        assert [record.value for record in consumer.poll(STALL_S * 1000)] == [b"value"]
+    round_trip(options, topic)  # only alice may create topics
 
 
 @needs_kdc

@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
 )
 from kafka import KafkaProducer
 
-from millrace.clients import Admin, Consumer, Producer
+from millrace.clients import Admin, Producer
 from millrace.config.broker import BrokerConfig
 from millrace.errors import SaslAuthenticationError, SslAuthenticationError
 from millrace.kafka_protocol.calls.api_versions import ApiVersionsRequest
@@ -40,6 +40,7 @@ from ..planted_secrets import planted
 from .broker_cluster import Cluster
 from .kafka_clients import read, send
 from .kafka_wire import KafkaWire
+from .round_trips import round_trip
 from .waiting import AN_HOUR_MS, STALL_S, eventually
 from .zookeeper_server import ZooKeeperServer
 
@@ -109,13 +110,7 @@ def test_clients_of_millrace_authenticate(
     broker: EmbeddedBroker, ca: tuple[str, str], topic: str, listener: str, mechanism: str
 ) -> None:
     options = client(broker, ca, listener, sasl_mechanism=mechanism, client_id=topic)
-    with Admin(options) as admin:
-        admin.create_topic(topic)
-    with Producer(options) as producer:
-        producer.send(topic, b"value").result(STALL_S)
-    with Consumer({**options, "auto.offset.reset": "earliest"}) as consumer:
-        consumer.assign(consumer.partitions_for(topic))
-        assert [record.value for record in consumer.poll(STALL_S * 1000)] == [b"value"]
+    round_trip(options, topic)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

@@ -14,7 +14,7 @@ import confluent_kafka
 import pytest
 from kafka import KafkaConsumer, KafkaProducer
 
-from millrace.clients import Admin, Consumer, Producer
+from millrace.clients import Admin
 from millrace.errors import BrokerUnavailableError, InvalidConfigError, SslAuthenticationError
 from millrace.kafka_protocol.calls.api_versions import ApiVersionsRequest
 from millrace_broker.api import RequestContext
@@ -27,6 +27,7 @@ from ..certificates import Authority, Identity
 from .frame_calls import framing
 from .kafka_clients import read, send
 from .kafka_wire import KafkaWire
+from .round_trips import round_trip
 from .waiting import STALL_S, eventually
 
 RULES = "RULE:^CN=([^,]*),.*$/$1/L,DEFAULT"
@@ -128,18 +129,7 @@ def test_clients_send_and_read_as_the_principal_of_their_certificate(
 ) -> None:
     options = client(broker, files, listener, transport=transport, ssl_keystore_location=files.client)
     options["client.id"] = topic
-    values = [b"small", bytes(LARGE), b"last"]
-    with Admin(options) as admin:
-        admin.create_topic(topic)
-    with Producer(options) as producer:
-        for value in values:
-            producer.send(topic, value).result(STALL_S)
-    with Consumer({**options, "auto.offset.reset": "earliest"}) as consumer:
-        consumer.assign(consumer.partitions_for(topic))
-        found: list[Any] = []
-        while len(found) < len(values):
-            found += [record.value for record in consumer.poll(STALL_S * 1000)]
-    assert found == values
+    round_trip(options, topic, [b"small", bytes(LARGE), b"last"])
     own = [each for each in contexts if each.client_id == topic]
     assert {(str(each.principal), each.listener_name) for each in own} == {(principal, listener)}
 
