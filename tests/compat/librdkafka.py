@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..oidc_provider import CLIENT_ID, SECRET, running
+from ..properties_files import write_properties
 from . import install, security
 from .brokers import Listeners
 from .ledger import Result
@@ -158,8 +159,7 @@ def _run_variant(variant: Variant, client: Client, listeners: Listeners, kind: s
     source = install.made_once(f"librdkafka-{_VERSION}", _build)
     logs = install.cache(f"logs/{variant.name}-{kind}")
     configuration = logs / "test.conf"
-    lines = {**client.properties, **_TEST_PROPERTIES}
-    configuration.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+    write_properties(configuration, {**client.properties, **_TEST_PROPERTIES})
     environment = os.environ | {
         **client.variables,
         "BROKERS": listeners.plain,

@@ -21,6 +21,7 @@ from millrace.kafka_protocol.calls.sasl_handshake import SaslHandshakeRequest
 from millrace_broker.testing import EmbeddedBroker
 
 from ..oidc_provider import AUDIENCE, CLIENT_ID, ISSUER, SECRET, Provider, running
+from ..properties_files import write_properties
 from .broker_cluster import Cluster
 from .commands import run_millrace
 from .kafka_clients import read, send
@@ -131,7 +132,7 @@ def test_a_share_group_and_asyncio_clients_authenticate(broker: EmbeddedBroker, 
 
 def test_commands_authenticate(broker: EmbeddedBroker, provider: Provider, topic: str, tmp_path: Path) -> None:
     path = tmp_path / "client.properties"
-    path.write_text("".join(f"{name}={value}\n" for name, value in client(broker, provider).items()))
+    write_properties(path, client(broker, provider))
     environment = {"MILLRACE_CLIENT_CONFIG": str(path)}
     run_millrace("topics", "create", topic, environment=environment)
     run_millrace("produce", topic, stdin="value\n", environment=environment)

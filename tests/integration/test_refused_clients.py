@@ -20,6 +20,7 @@ from millrace_broker.testing import EmbeddedBroker
 
 from ..certificates import DAY, Authority
 from ..planted_secrets import planted
+from ..properties_files import write_properties
 from .commands import run_millrace
 from .waiting import AN_HOUR_MS, STALL_S
 
@@ -242,7 +243,7 @@ def test_a_refused_command_fails_at_once(broker: EmbeddedBroker, stores: Stores,
     listener, changed, _, _ = REFUSALS[case]
     config = config_of(broker, stores, listener, changed) | PATIENT_PRODUCER
     path = tmp_path / "client.properties"
-    path.write_text("".join(f"{name}={value}\n" for name, value in config.items()))
+    write_properties(path, config)
     for command in (
         ["topics", "list"],
         ["produce", TOPIC],

@@ -15,6 +15,7 @@ from millrace.clients import Admin, Consumer, TopicPartition
 from millrace_broker.testing import EmbeddedBroker
 from millrace_streams import StreamsBuilder, col, run_stream
 
+from ..properties_files import write_properties
 from .security_files import SecurityFiles
 from .waiting import AN_HOUR_MS, eventually
 
@@ -31,7 +32,7 @@ def test_a_job_fills_a_topic_and_a_topology_copies_it(
     with EmbeddedBroker(tmp_path / "data", options=files.broker()) as broker:
         given = files.client("admin", broker)
         path = tmp_path / "admin.properties"
-        path.write_text("".join(f"{name}={value}\n" for name, value in given.items()))
+        write_properties(path, given)
         monkeypatch.setenv("MILLRACE_CLIENT_CONFIG", str(path))
         monkeypatch.delenv("MILLRACE_BOOTSTRAP_SERVERS", raising=False)
         monkeypatch.setattr(sys, "argv", ["make_examples.py", "--data", "prices", "--rows", "200"])

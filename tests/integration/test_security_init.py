@@ -20,6 +20,7 @@ from millrace_broker.metadata.scram_credentials import ScramChange
 from millrace_broker.testing import EmbeddedBroker
 
 from ..ports import free_port
+from ..properties_files import write_properties
 from .commands import run_millrace
 from .kafka_clients import read, send
 from .security_files import SecurityFiles
@@ -45,8 +46,7 @@ def broker(files: SecurityFiles, tmp_path_factory: pytest.TempPathFactory) -> It
 def properties(files: SecurityFiles, broker: EmbeddedBroker, tmp_path: Path) -> Iterator[dict[str, str]]:
     """The environment of a command with the administrator's properties, at the ports of this broker."""
     path = tmp_path / "admin.properties"
-    given = files.client("admin", broker)
-    path.write_text("".join(f"{name}={value}\n" for name, value in given.items()))
+    write_properties(path, files.client("admin", broker))
     yield {"MILLRACE_CLIENT_CONFIG": str(path)}
     path.unlink()
 
@@ -177,8 +177,7 @@ def test_a_user_is_added_to_the_running_cluster(
 ) -> None:
     added = files.copied(tmp_path / "copy")
     directory = added.path
-    given = added.client("admin", broker)
-    (directory / "admin.properties").write_text("".join(f"{name}={value}\n" for name, value in given.items()))
+    write_properties(directory / "admin.properties", added.client("admin", broker))
     run_millrace("topics", "create", topic, environment=properties)
     done = run_millrace("security", "add-user", "orders", "--directory", directory)
     assert f"--client-config {directory}/orders.properties" in done.stdout
@@ -198,8 +197,7 @@ def test_a_user_is_added_to_the_running_cluster(
     refused = run_millrace("security", "add-user", "orders", "--directory", directory, code=2).stderr
     assert "the cluster has a user orders, whose password would change" in refused
     assert not list(directory.glob("orders.*"))
-    guest = files.client("guest", broker)
-    (directory / "admin.properties").write_text("".join(f"{name}={value}\n" for name, value in guest.items()))
+    write_properties(directory / "admin.properties", files.client("guest", broker))
     refused = run_millrace("security", "add-user", "others", "--directory", directory, code=1).stderr
     assert "User:guest may not DESCRIBE Cluster kafka-cluster" in refused
 

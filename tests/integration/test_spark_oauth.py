@@ -13,6 +13,7 @@ from millrace.clients import Admin, Consumer, Producer, TopicPartition
 from millrace_broker.testing import EmbeddedBroker
 
 from ..oidc_provider import AUDIENCE, CLIENT_ID, ISSUER, SECRET, running
+from ..properties_files import write_properties
 from .job_kills import CLUSTER
 from .waiting import STALL_S, run_to_end
 
@@ -47,7 +48,7 @@ def test_source_writer_and_topology_authenticate_in_driver_and_executors(tmp_pat
                     admin.create_topic(topic, schema="n BIGINT", partitions=2)
                 for partition in (0, 1):
                     producer.send_table("numbers", {"n": list(range(100))}, partition=partition).result(STALL_S)
-            (tmp_path / "client.properties").write_text("".join(f"{name}={value}\n" for name, value in client.items()))
+            write_properties(tmp_path / "client.properties", client)
             asked = provider.asked["/token"]
             job = Path(__file__).with_name("oauth_job.py")
             with (tmp_path / "log").open("w") as log:

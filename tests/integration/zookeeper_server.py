@@ -29,6 +29,7 @@ from millrace.coordination.zookeeper import ZooKeeperCoordination
 
 from ..planted_secrets import planted
 from ..ports import free_port
+from ..properties_files import write_properties
 from .waiting import STALL_S, eventually
 
 TICK_MS = 100
@@ -99,7 +100,7 @@ class ZooKeeperServer:
             "authProvider.sasl": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
         }
         conf, jaas = self._folder / "zoo.cfg", self._folder / "jaas.conf"
-        conf.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        write_properties(conf, settings)
         module = "org.apache.zookeeper.server.auth.DigestLoginModule"
         jaas.write_text(f'Server {{ {module} required user_{USER}="{PASSWORD}"; }};\n')
         (self._folder / "logback.xml").write_text(
