@@ -1,8 +1,6 @@
 """Tests of a broker's metrics in Prometheus, while clients use the broker."""
 
-import base64
 import socket
-import ssl
 import urllib.error
 import urllib.request
 
@@ -14,6 +12,7 @@ from millrace.errors import EnvironmentProblemError, InvalidConfigError
 from millrace_broker.testing import EmbeddedBroker
 
 from ..certificates import Authority
+from ..metrics_over_https import basic, read_metrics
 from ..planted_secrets import planted
 from .waiting import STALL_S, eventually
 
@@ -105,19 +104,6 @@ def stores(authority, tmp_path):
     }
 
 
-def get(broker, authority, own="", **headers):
-    trusted = ssl.create_default_context(cadata=authority.identity.pem().decode())
-    if own:
-        trusted.load_cert_chain(own)
-    request = urllib.request.Request(f"https://127.0.0.1:{broker.metrics_port}/metrics", headers=headers)
-    with urllib.request.urlopen(request, timeout=STALL_S, context=trusted) as answer:
-        return answer.read().decode()
-
-
-def basic(user, password):
-    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
-
-
 @pytest.mark.usefixtures("finest_log")
 def test_they_are_served_over_https_to_users(tmp_path, authority, stores):
     secret = planted("secret")
@@ -128,33 +114,33 @@ def test_they_are_served_over_https_to_users(tmp_path, authority, stores):
         "listener.name.metrics.plain.sasl.jaas.config": users,
     }
     with EmbeddedBroker(tmp_path / "data", options=options) as broker:
-        assert "millrace_topics 0.0" in get(broker, authority, **basic("prometheus", secret))
+        assert "millrace_topics 0.0" in read_metrics(broker.metrics_port, authority, **basic("prometheus", secret))
         wrong = [{}, basic("prometheus", "wrong"), basic("nobody", ""), {"Authorization": "Basic \u00e9"}]
         for headers in [*wrong, {"Authorization": f"Bearer {secret}"}]:
             with pytest.raises(urllib.error.HTTPError, match="401"):
-                get(broker, authority, **headers)
+                read_metrics(broker.metrics_port, authority, **headers)
         with pytest.raises(OSError, match=r"reset|closed|aborted"):
             urllib.request.urlopen(f"http://127.0.0.1:{broker.metrics_port}/metrics", timeout=STALL_S)
-        assert get(broker, authority, **basic("prometheus", secret)), "the server goes on"
+        assert read_metrics(broker.metrics_port, authority, **basic("prometheus", secret)), "the server goes on"
 
 
 def test_only_clients_with_a_certificate_are_served(tmp_path, authority, stores):
     options = {**stores, "listener.name.metrics.ssl.client.auth": "required"}
     own = authority.issue("CN=prometheus").write(tmp_path / "own.pem")
     with EmbeddedBroker(tmp_path / "data", options=options) as broker:
-        assert "millrace_topics" in get(broker, authority, own)
+        assert "millrace_topics" in read_metrics(broker.metrics_port, authority, own)
         with pytest.raises(OSError, match=r"(?i)certificate required|reset|closed|EOF occurred"):
-            get(broker, authority)
+            read_metrics(broker.metrics_port, authority)
 
 
 def test_a_new_certificate_is_used_without_a_restart(tmp_path, authority, stores):
     with EmbeddedBroker(tmp_path / "data", options=stores) as broker:
-        assert "millrace_topics" in get(broker, authority)
+        assert "millrace_topics" in read_metrics(broker.metrics_port, authority)
         other = Authority.make()
         other.issue("CN=broker").write(tmp_path / "broker.pem")
-        assert "millrace_topics" in get(broker, other)
+        assert "millrace_topics" in read_metrics(broker.metrics_port, other)
         with pytest.raises(urllib.error.URLError, match="certificate verify failed"):
-            get(broker, authority)
+            read_metrics(broker.metrics_port, authority)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,9 @@
 """Tests of metrics written in the background, with retries."""
 
-import base64
-import ssl
 import urllib.error
 import urllib.request
 
 import pytest
-from cryptography.hazmat.primitives.serialization import Encoding
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -16,6 +13,7 @@ from pyspark_millrace.monitor.outlets import Outlets
 
 from ....certificates import Authority
 from ....integration.waiting import STALL_S
+from ....metrics_over_https import basic, read_metrics
 from ....planted_secrets import planted
 
 
@@ -58,14 +56,6 @@ def test_files_that_cannot_be_written_are_named_and_the_others_are(tmp_path, cap
     assert f"metrics were not written to {tmp_path}/missing" in caplog.text
 
 
-def get(port, authority, user="", password=""):
-    trusted = ssl.create_default_context(cadata=authority.identity.certificate.public_bytes(Encoding.PEM).decode())
-    encoded = base64.b64encode(f"{user}:{password}".encode()).decode()
-    request = urllib.request.Request(f"https://127.0.0.1:{port}/metrics", headers={"Authorization": f"Basic {encoded}"})
-    with urllib.request.urlopen(request, timeout=STALL_S, context=trusted) as answer:
-        return answer.read().decode()
-
-
 @pytest.mark.usefixtures("finest_log")
 def test_metrics_are_served_over_https_to_users(tmp_path):
     authority, secret = Authority.make(), planted("prometheus")
@@ -79,17 +69,18 @@ def test_metrics_are_served_over_https_to_users(tmp_path):
         "ssl.reload.interval.ms": "0",
     }
     port = Outlets(registry).serve("127.0.0.1", 0, security)
-    for attempt in ({}, {"user": "prometheus", "password": "wrong"}):
+    for attempt in (basic("", ""), basic("prometheus", "wrong")):
         with pytest.raises(urllib.error.HTTPError, match="401"):
-            get(port, authority, **attempt)
+            read_metrics(port, authority, **attempt)
+    user = basic("prometheus", secret)
     with pytest.raises(urllib.error.HTTPError, match="500"):
-        get(port, authority, "prometheus", secret)  # the collector fails at its first call
-    assert "asked 2.0" in get(port, authority, "prometheus", secret)
+        read_metrics(port, authority, **user)  # the collector fails at its first call
+    assert "asked 2.0" in read_metrics(port, authority, **user)
     other = Authority.make()
     other.issue("CN=driver").write(tmp_path / "driver.pem")
-    assert "asked 3.0" in get(port, other, "prometheus", secret), "a new certificate is read"
+    assert "asked 3.0" in read_metrics(port, other, **user), "a new certificate is read"
     with pytest.raises(urllib.error.URLError, match="certificate verify failed"):
-        get(port, authority)
+        read_metrics(port, authority)
 
 
 @pytest.mark.parametrize(
