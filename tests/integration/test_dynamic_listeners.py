@@ -82,6 +82,11 @@ def advertised(port: int) -> list[tuple[str, int]]:
         return [(each.host, each.port) for each in wire.call(MetadataRequest(topics=()), 1).brokers]
 
 
+def is_registered(broker: EmbeddedBroker, listener: str) -> bool:
+    """Return whether the cluster knows a listener of the broker."""
+    return listener in broker.server.broker.member.live_brokers()[0].endpoints
+
+
 def answers(port: int) -> bool:
     """Return whether something listens at a port."""
     with socket.socket() as probe:
@@ -93,7 +98,7 @@ def test_a_listener_is_added_and_removed_while_clients_work(
     broker: EmbeddedBroker, admin: Admin, protocol: str
 ) -> None:
     alter(admin, listeners=f"{STATIC},ADDED://127.0.0.1:0", listener__protocol__map=f"GRPC:grpc,ADDED:{protocol}")
-    eventually(lambda: "ADDED" in broker.server.broker.member.live_brokers()[0].endpoints)
+    eventually(lambda: is_registered(broker, "ADDED"))
     port = broker.server.ports["ADDED"]
     if protocol == "kafka":
         assert advertised(port) == [("127.0.0.1", port)]
@@ -101,7 +106,7 @@ def test_a_listener_is_added_and_removed_while_clients_work(
     with Admin({"bootstrap.servers": f"127.0.0.1:{port}", "transport": transport}) as added:
         assert "listeners" in added.describe_configs("0", resource="broker")
         admin.alter_configs("0", delete=["listeners", "listener.protocol.map"], resource="broker")
-        eventually(lambda: "ADDED" not in broker.server.broker.member.live_brokers()[0].endpoints)
+        eventually(lambda: not is_registered(broker, "ADDED"))
     eventually(lambda: not answers(port))
     assert advertised(broker.port) == [("127.0.0.1", broker.port)]
 
@@ -138,7 +143,7 @@ def test_another_listener_takes_the_address_of_a_removed_one(
     for name in ("OLD", "NEW"):
         alter(admin, listeners=f"{STATIC},{name}://127.0.0.1:{port}", listener__protocol__map=protocols)
         eventually(lambda name=name: broker.server.ports.get(name) == port)
-        eventually(lambda name=name: name in broker.server.broker.member.live_brokers()[0].endpoints)
+        eventually(lambda name=name: is_registered(broker, name))
         transport = "auto" if protocol == "kafka" else "grpc"
         with Admin({"bootstrap.servers": f"127.0.0.1:{port}", "transport": transport}) as client:
             client.describe_configs("0", resource="broker")
@@ -168,11 +173,9 @@ def test_a_listener_gets_another_key_store_for_new_connections(
         second, other = stores.write("second")
         alter(admin, listener__name__secure__ssl__keystore__location=second)
         eventually(lambda: shown(broker, "SECURE") in other.pem().decode())
+        # The connection with the first certificate stays.
         found = client.describe_configs("0", resource="broker")["listener.name.secure.ssl.keystore.location"]
-        assert (found.value, found.source) == (
-            second,
-            "DYNAMIC_BROKER_CONFIG",
-        )  # by the connection with the first certificate
+        assert (found.value, found.source) == (second, "DYNAMIC_BROKER_CONFIG")
 
 
 def test_users_of_a_listener_change_for_new_connections(broker: EmbeddedBroker, admin: Admin) -> None:
@@ -198,7 +201,7 @@ def test_users_of_a_listener_change_for_new_connections(broker: EmbeddedBroker, 
         "listener.name.login.sasl.enabled.mechanisms": "PLAIN",
     }
     admin.alter_configs("0", {**options, jaas: users(ann="one")}, resource="broker")
-    eventually(lambda: "LOGIN" in broker.server.broker.member.live_brokers()[0].endpoints)
+    eventually(lambda: is_registered(broker, "LOGIN"))
     with login("ann", "one") as ann:
         ann.describe_configs("0", resource="broker")
         admin.alter_configs("0", {jaas: users(bob="secret-of-bob")}, resource="broker")

@@ -1,3 +1,5 @@
+"""Tests of pools whose number of threads changes while functions run."""
+
 from __future__ import annotations
 
 import asyncio
