@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import confluent_kafka
+import kafka
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from millrace_broker.testing import EmbeddedBroker
 
-from .waiting import STALL_S, Stall
+from .waiting import STALL_S, Stall, eventually
 
 
 def address(broker: EmbeddedBroker) -> str:
@@ -34,6 +35,17 @@ def consumer(broker: EmbeddedBroker, group: str, **options: Any) -> confluent_ka
     """Create a librdkafka consumer that begins at the earliest offset."""
     defaults = {"bootstrap.servers": address(broker), "group.id": group, "auto.offset.reset": "earliest"}
     return confluent_kafka.Consumer(defaults | _named(options))
+
+
+def python_consumer(broker: EmbeddedBroker, topic: str) -> kafka.KafkaConsumer:
+    """Create a consumer of kafka-python that begins at the earliest offset, in a group with the topic's name.
+
+    It knows the partitions before it joins. kafka-python 3.0 joins while its request for them is under way, and if it
+    leads the group without them, it assigns nothing and never rejoins.
+    """
+    client = kafka.KafkaConsumer(topic, bootstrap_servers=address(broker), group_id=topic, auto_offset_reset="earliest")
+    eventually(lambda: client.partitions_for_topic(topic), f"the partitions of {topic}")
+    return client
 
 
 def _named(options: dict[str, Any]) -> dict[str, Any]:

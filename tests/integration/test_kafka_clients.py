@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from millrace.clients import Consumer, Producer
 from millrace_broker.testing import EmbeddedBroker
 
-from .kafka_clients import address, consumer, create_topic, producer, read, send
+from .kafka_clients import address, consumer, create_topic, producer, python_consumer, read, send
 from .waiting import STALL_S, Stall
 
 BROKER_OPTIONS = {"group.initial.rebalance.delay.ms": "0"}
@@ -92,9 +92,7 @@ def test_kafka_python_reads_what_it_wrote(module_broker: EmbeddedBroker, topic: 
     sent = [writer.send(topic, key=b"k%d" % number, value=b"v%d" % number) for number in range(100)]
     offsets = {(each.get(STALL_S).partition, each.get(STALL_S).offset) for each in sent}
     writer.close()
-    reader = kafka.KafkaConsumer(
-        topic, bootstrap_servers=address(module_broker), group_id=topic, auto_offset_reset="earliest"
-    )
+    reader = python_consumer(module_broker, topic)
     found, stall = {}, Stall("100 records")
     while len(found) < 100:
         stall.check(len(found))

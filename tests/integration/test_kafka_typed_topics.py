@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import confluent_kafka
-import kafka
 import pyarrow as pa
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, TopicPartition
@@ -23,7 +22,7 @@ from millrace.payloads import PayloadKind
 from millrace.records import Compression, Record, build_rows_batch
 from millrace_broker.testing import EmbeddedBroker
 
-from .kafka_clients import address, consumer, producer, read, send
+from .kafka_clients import consumer, producer, python_consumer, read, send
 from .kafka_wire import KafkaWire
 from .waiting import STALL_S, Stall
 
@@ -110,9 +109,7 @@ def test_rows_of_millrace_are_read_by_kafka_python(module_broker: EmbeddedBroker
     with Producer(module_broker.bootstrap_servers) as own:
         own.send_table(topic, pa.table({"id": [1, 2], "name": ["a", None]}))
         own.flush()
-    reader = kafka.KafkaConsumer(
-        topic, bootstrap_servers=address(module_broker), group_id=topic, auto_offset_reset="earliest"
-    )
+    reader = python_consumer(module_broker, topic)
     found: list[Any] = []
     stall = Stall("2 records")
     while len(found) < 2:
