@@ -245,7 +245,13 @@ def test_a_listener_that_one_broker_adds_and_removes_is_known_to_all(cluster: Cl
 def _up(data: Path, brokers: int) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
     """Start the command, and return it with the addresses of ZooKeeper and the brokers."""
     command = [str(MILLRACE), "cluster", "up", "--brokers", str(brokers), "--port", "0", "--data-dir", str(data)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    # A child inherits that a signal is ignored, as SIGHUP is when the tests run under nohup.
+    handler = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGHUP, handler)
+    with started as process:
         try:
             assert process.stdout is not None
             lines = [process.stdout.readline() for _ in range(1 + brokers)]
