@@ -248,7 +248,7 @@ class ListenerOptions(ListenerSecurity):
         """Name of the listener by which the controller calls brokers."""
         return self.control_plane_listener_name.upper() or self.inter_broker_listener
 
-    @property
+    @cached_property
     def inter_broker_listener(self) -> str:
         """Name of the listener by which brokers call each other."""
         return check_listeners(
