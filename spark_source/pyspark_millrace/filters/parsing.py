@@ -16,7 +16,7 @@ letters, digits and ``_`` are quoted by backticks; a quote within a text is doub
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
@@ -73,11 +73,11 @@ def parse_filter(text: str) -> Condition:
 class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
-        self._tokens = list(self._scan())
+        self._tokens = [*self._scan(), _Token("end", "", len(text))]
         self._next = 0
         self._depth = 0
 
-    def _scan(self) -> Any:
+    def _scan(self) -> Iterator[_Token]:
         position = 0
         while rest := self._text[position:].strip():
             found = _TOKEN.match(self._text, position)
@@ -88,7 +88,7 @@ class _Parser:
 
     def _problem(self, what: str, position: int | None = None) -> UsageError:
         if position is None:
-            position = self._tokens[self._next].position if self._next < len(self._tokens) else len(self._text)
+            position = self._peek().position
         return UsageError(
             f"filter={self._text!r}: {what} at character {position + 1}; expected a condition such as "
             "price > 10 AND (word IN ('a', 'b') OR word IS NULL)"
@@ -97,7 +97,7 @@ class _Parser:
     # --- tokens ----------------------------------------------------------------------------------------------------
 
     def _peek(self) -> _Token:
-        return self._tokens[self._next] if self._next < len(self._tokens) else _Token("end", "", len(self._text))
+        return self._tokens[self._next]
 
     def _take(self, *words: str) -> str | None:
         """Take the next token if it is one of these words or symbols; otherwise return None."""
@@ -191,11 +191,11 @@ class _Parser:
 
     def _is_column(self) -> bool:
         token = self._peek()
-        if token.kind == "quoted":
-            return True
-        following = self._tokens[self._next + 1].kind if self._next + 1 < len(self._tokens) else "end"
-        is_literal = token.text.upper() in ("DATE", "TIMESTAMP") and following == "text"
-        return token.kind == "word" and token.text.upper() not in _RESERVED and not is_literal
+        if token.kind != "word":
+            return token.kind == "quoted"
+        word = token.text.upper()
+        is_literal = word in ("DATE", "TIMESTAMP") and self._tokens[self._next + 1].kind == "text"
+        return word not in _RESERVED and not is_literal
 
     def _column(self) -> str:
         if not self._is_column():

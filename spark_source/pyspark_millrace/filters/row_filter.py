@@ -92,9 +92,10 @@ class RowFilter:
             def bounds_of(name: str) -> Bounds | None:
                 if name in time_columns:
                     return times
-                place = None if statistics is None else places[statistics.schema_id].get(name)
-                column = None if place is None or statistics is None else statistics.columns.get(place)
-                return known(name) if column is None else _bounds(column)
+                if statistics is None or (place := places[statistics.schema_id].get(name)) is None:
+                    return known(name)
+                column = statistics.columns.get(place)
+                return None if column is None else _bounds(column)
 
             if can_match(self.expression, bounds_of):
                 return True

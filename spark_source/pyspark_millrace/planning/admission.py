@@ -28,10 +28,10 @@ def admit(backlog: Mapping[PartitionKey, int], limit: int, *, turn: int = 0) -> 
     total, left = sum(waiting.values()), limit
     shares: dict[PartitionKey, int] = {}
     # Compute each share from the remainder, smallest backlog first. So rounding never exceeds the limit, and larger
-    # partitions get the records that small ones leave.
-    for position, (key, count) in enumerate(sorted(waiting.items(), key=lambda item: item[1])):
-        others = len(waiting) - position - 1
-        shares[key] = min(count, max(1, left * count // total), left - others)
+    # partitions get the records that small ones leave. ``left`` stays at least the number of partitions without a share
+    # and at most ``total``, so no share exceeds its backlog or takes the one record that another partition must get.
+    for key, count in sorted(waiting.items(), key=lambda item: item[1]):
+        shares[key] = max(1, left * count // total)
         total, left = total - count, left - shares[key]
     return dict(sorted(shares.items()))
 

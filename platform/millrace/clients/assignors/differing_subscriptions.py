@@ -72,7 +72,9 @@ def _hand_out(group: Group, held: Held, free: Iterable[TopicPartition]) -> None:
 
 
 def _imbalance(held: Held, members: Sequence[int]) -> int:
-    """Return the sum of the differences in partition counts over all pairs of members; 0 if all are equal."""
-    counts = sorted(len(held[member]) for member in members)
-    # In ascending order the count at index i is the larger one of i pairs, and the smaller one of the others.
-    return sum(count * (2 * place - len(counts) + 1) for place, count in enumerate(counts))
+    """Return a measure of the differences in partition counts over all pairs of members, for one total of partitions.
+
+    The sum of the differences grows with it. In ascending order the count at index i is the larger one of i pairs, and
+    the smaller one of the others.
+    """
+    return sum(place * count for place, count in enumerate(sorted(len(held[member]) for member in members)))

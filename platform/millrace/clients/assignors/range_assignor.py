@@ -133,12 +133,12 @@ def _deal_together(dealings: Sequence[_Dealing]) -> None:
     left = list(range(len(first.member_ids)))
     for number in range(first.count):
         for place in left:
-            if all(
-                dealing.room(place) and dealing.allows(place, TopicPartition(dealing.topic, number))
-                for dealing in dealings
+            # A member has the same room in all of these topics.
+            if first.room(place) and all(
+                dealing.allows(place, TopicPartition(dealing.topic, number)) for dealing in dealings
             ):
                 for dealing in dealings:
                     dealing.give(place, [TopicPartition(dealing.topic, number)])
-                if not any(dealing.room(place) for dealing in dealings):
+                if not first.room(place):
                     left.remove(place)
                 break

@@ -54,6 +54,12 @@ def test_a_partition_gets_about_a_batch_and_then_the_next_its_own(sizes: list[in
             assert 1000 - max(run) <= sum(run) <= 1000 + max(run)
 
 
+@pytest.mark.parametrize(("size", "groups"), [(399, 3), (400, 2), (666, 2), (667, 1), (999, 1), (1000, 1), (5000, 1)])
+def test_a_partition_gets_another_group_while_less_than_half_of_it_is_too_much(size: int, groups: int) -> None:
+    sticky, topic = StickyPartition(1000, 0), _topic(2)
+    assert [sticky.place(size, topic) for _ in range(2 * groups)] == [0] * groups + [1] * groups
+
+
 def test_partitions_without_a_leader_are_passed_over() -> None:
     sticky, topic = StickyPartition(10, 0), _topic(4, without_leader=(0, 2))
     assert [sticky.place(10, topic) for _ in range(4)] == [1, 3, 1, 3]
@@ -89,7 +95,11 @@ def test_a_partitioner_of_records_serves_tables_too() -> None:
 def test_a_choice_out_of_range_names_the_partitioner() -> None:
     with pytest.raises(UnknownTopicOrPartitionError, match="_ByLength chose partition 7 of t"):
         check_choice(_ByLength(), _topic(2), 7)
-    assert check_choice(_ByLength(), _topic(2), -1) == -1
+    with pytest.raises(UnknownTopicOrPartitionError):
+        check_choice(_ByLength(), _topic(2), 2)
+    with pytest.raises(UnknownTopicOrPartitionError):
+        check_choice(_ByLength(), _topic(2), -2)
+    assert [check_choice(_ByLength(), _topic(2), choice) for choice in (-1, 0, 1)] == [-1, 0, 1]
 
 
 def test_classes_are_found_by_name_and_configured() -> None:

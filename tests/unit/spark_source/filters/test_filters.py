@@ -67,6 +67,7 @@ A1 = Comparison("a", EQUAL, 1)
         ("date", Comparison("date", EQUAL, True)),
         ("timestamp IN (TRUE, FALSE)", Membership("timestamp", (True, False))),
         ("5 = `date`", Comparison("date", EQUAL, 5)),
+        ("date = 'x'", Comparison("date", EQUAL, "x")),
         ("a IN (NULL)", Membership("a", (), has_null=True)),
         ("a <> TIMESTAMP '2024-05-17T01:00'", Comparison("a", Comparator.UNEQUAL, datetime.datetime(2024, 5, 17, 1))),
     ],
@@ -79,6 +80,7 @@ def test_a_condition_means_what_it_means_in_sql(text, expected):
     ("text", "place"),
     [("", 1), ("a =", 4), ("a = 1)", 6), ("(a = 1", 7), ("a ? 1", 3), ("a IN ()", 7), ("a = X'0'", 5),
      ("a = DATE 'x'", 5), ("AND a = 1", 1), ("1 = 2", 5), ("a = b", 5),
+     ("a = day '2024-05-17'", 5), ("a = moment '2024-05-17T10:00'", 5),
      ("a = date 5", 5), ("  ?", 3), ("a LIKE 5", 9), ("(" * 200 + "a" + ")" * 200, 101)],
 )  # fmt: skip
 def test_an_invalid_condition_is_refused_with_its_position(text, place):
@@ -169,6 +171,7 @@ def test_spark_keeps_the_filters_that_are_not_understood():
         spark.EqualTo(("tags", "element"), 5),
         spark.EqualTo(("number",), 2.5),
         spark.EqualTo(("tags",), [1]),
+        spark.StringStartsWith(("word",), None),
         spark.EqualTo(("ratio",), float("nan")),
     ]
     taken, left = split_pushed([*theirs[:2], *mine, *theirs[2:]], COLUMNS)
@@ -209,6 +212,11 @@ def row_filter(text, schema=SCHEMA):
 )  # fmt: skip
 def test_offsets_and_partitions_are_left_out_before_anything_is_read(text, left):
     assert within_offsets([offsets(0, 0, 10), offsets(1, 0, 10)], row_filter(text)) == left
+
+
+def test_ranges_are_kept_without_a_filter_and_left_out_without_records():
+    assert within_offsets([offsets(0, 5, 7), offsets(1, 5, 5)], None) == [offsets(0, 5, 7), offsets(1, 5, 5)]
+    assert within_offsets([offsets(0, 5, 5), offsets(1, 5, 6)], row_filter("number = 1")) == [offsets(1, 5, 6)]
 
 
 def test_ranges_with_lost_records_stay_so_that_the_loss_is_reported():

@@ -70,7 +70,9 @@ def of_column(place: int, low: Any, high: Any, *, schema_id: int = 1, nulls: int
     [
         ("__offset = 9", False), ("__offset = 10", True), ("__offset = 19", True), ("__offset = 20", False),
         ("__partition = 2", True), ("__partition = 1", False), ("__topic = 't'", True), ("__topic = 'u'", False),
-        ("__offset IS NULL", False), ("number = 5", True), ("__timestamp > TIMESTAMP '1970-01-01T00:00:05Z'", False),
+        ("__offset IS NULL", False), ("__partition IS NULL", False),
+        ("__topic IS NULL", False), ("number = 5", True),
+        ("__timestamp > TIMESTAMP '1970-01-01T00:00:05Z'", False),
         ("__timestamp >= TIMESTAMP '1970-01-01T00:00:05Z'", True),
         ("__timestamp < TIMESTAMP '1970-01-01T00:00:00Z'", True), ("__timestamp IS NULL", False),
     ],
@@ -98,6 +100,7 @@ def test_columns_are_known_by_their_place_in_the_batchs_version_of_the_schema() 
     assert is_read("number = 7", of_column(0, 5, 9))
     assert not is_read("number = 4", of_column(0, 5, 9))
     assert is_read("number = 4", of_column(1, 5, 9)), "the statistics are of another column"
+    assert not is_read("__partition = 1 AND number = 7", of_column(0, 5, 9)), "metadata are known too"
     assert not is_read("number = 4", of_column(2, 5, 9, schema_id=2)), "integers of any width compare"
     assert not is_read("ratio = 4", of_column(1, 5.0, 9.0, schema_id=2)), "floats compare too"
     assert is_read("at > TIMESTAMP '1970-01-01T00:00:00Z'", of_column(0, 5, 9, schema_id=3)), "the column did not exist"

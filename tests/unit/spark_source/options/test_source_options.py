@@ -85,10 +85,10 @@ def test_assign_and_pattern():
 
 def test_positions():
     options = parse_options(
-        {**BASE, "startingOffsets": '{"orders": {"1": 5, "0": -2}}', "endingOffsets": '{"orders": {"0": -1, "1": 9}}'}
+        {**BASE, "startingOffsets": '{"orders": {"1": 0, "0": -2}}', "endingOffsets": '{"orders": {"0": -1, "1": 9}}'}
     )
     start, end = options.batch_range()
-    assert start == ExactOffsets({PartitionKey("orders", 0): -2, PartitionKey("orders", 1): 5})
+    assert start == ExactOffsets({PartitionKey("orders", 0): -2, PartitionKey("orders", 1): 0})
     assert end == ExactOffsets({PartitionKey("orders", 0): -1, PartitionKey("orders", 1): 9})
 
 

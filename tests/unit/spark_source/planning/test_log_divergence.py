@@ -13,7 +13,11 @@ from hypothesis import strategies as st
 
 from millrace.errors import OffsetsLostError
 from pyspark_millrace.partition_key import PartitionKey
-from pyspark_millrace.planning.log_divergence import epochs_to_look_up, find_partings
+from pyspark_millrace.planning.log_divergence import (
+    epochs_of_replaced_leaders,
+    epochs_to_look_up,
+    find_partings,
+)
 from pyspark_millrace.planning.offsets import LossReport, StreamOffsets, ranges_between
 
 KEY = PartitionKey("t", 0)
@@ -94,6 +98,22 @@ def test_a_recreated_topic_does_not_count_as_diverged():
     assert epochs_to_look_up(since, log.offsets()) == {KEY: 0}
     assert epochs_to_look_up(since, replace(log.offsets(), topic_ids={KEY.topic: uuid.UUID(int=8)})) == {}
     assert epochs_to_look_up(since, StreamOffsets({}, {})) == {}
+
+
+@pytest.mark.parametrize(("answered", "is_older"), [(None, True), (1, True), (2, False), (3, False)])
+def test_an_answer_with_an_older_epoch_or_none_comes_from_a_replaced_leader(answered, is_older):
+    since = StreamOffsets({KEY: 9}, {KEY.topic: ID}, leader_epochs={KEY: 2})
+    newest = StreamOffsets({KEY: 9}, {KEY.topic: ID}, leader_epochs={} if answered is None else {KEY: answered})
+    assert epochs_of_replaced_leaders(since, newest) == ({KEY: 2} if is_older else {})
+    recreated = replace(newest, topic_ids={KEY.topic: uuid.UUID(int=8)})
+    assert epochs_of_replaced_leaders(since, recreated) == {}
+    assert epochs_of_replaced_leaders(since, StreamOffsets({}, {}, leader_epochs={})) == {}, "a deleted partition"
+
+
+def test_the_first_epoch_is_older_than_none():
+    since = StreamOffsets({KEY: 9}, {KEY.topic: ID}, leader_epochs={KEY: 0})
+    assert epochs_of_replaced_leaders(since, StreamOffsets({KEY: 0}, {KEY.topic: ID})) == {KEY: 0}
+    assert epochs_of_replaced_leaders(since, since) == {}
 
 
 def test_the_loss_ends_the_query_unless_it_is_accepted():

@@ -87,6 +87,9 @@ def test_a_split_is_at_most_a_quarter_larger_than_asked() -> None:
     assert sizes_of(plan_splits([located(60, 60)], [100])) == [[60, 60]]
     assert sizes_of(plan_splits([located(62, 63)], [100])) == [[62, 63]]
     assert sizes_of(plan_splits([located(63, 63)], [100])) == [[63], [63]]
+    # Two pieces of 120. An eighth more would be 15, but 125 is the maximum here too.
+    assert sizes_of(plan_splits([located(100, 25, 115)], [100])) == [[100, 25], [115]]
+    assert sizes_of(plan_splits([located(100, 26, 114)], [100])) == [[100], [26], [114]]
 
 
 def offsets_of(splits: list[PlannedSplit]) -> list[tuple[int, int]]:
