@@ -17,7 +17,7 @@ from millrace.errors import (
     UnknownMemberError,
 )
 from millrace_broker.groups.classic_group import NEW_MEMBER_JOIN_TIMEOUT_MS, ClassicGroup
-from millrace_broker.groups.effects import StoredGroup, StoredMember
+from millrace_broker.groups.effects import StoredGroup, StoredMember, TimerKey, TimerKind
 from millrace_broker.groups.requests import GroupSettings, Identity, JoinAnswer, MemberIdGiven
 from millrace_broker.groups.states import GroupState
 
@@ -55,6 +55,18 @@ def test_an_unused_member_id_expires_after_a_session() -> None:
     world.pass_time(SESSION_MS)
     assert not world.group.pending_members
     assert isinstance(world.answers[world.join(member_id)], UnknownMemberError)
+
+
+def test_a_rebalance_waits_for_a_client_that_was_given_a_member_id_until_it_leaves() -> None:
+    world = World()
+    a = world.stable("a")["a"]
+    expected = world.new_member_id()
+    call = world.join(a.member_id)
+    assert call in world.parked
+    assert world.refusal("leave", Identity(member_id=expected)) is None
+    assert world.answers[call].generation_id == a.generation_id + 1
+    assert not world.group.pending_members
+    assert TimerKey(TimerKind.PENDING, expected) not in world.timers
 
 
 def test_the_first_rebalance_waits_for_more_members() -> None:
@@ -160,15 +172,7 @@ def test_a_group_takes_no_more_members_than_allowed() -> None:
 
 
 def test_of_too_many_members_those_that_join_again_last_are_refused() -> None:
-    stored = StoredGroup(
-        protocol_type="consumer",
-        generation_id=4,
-        protocol_name="range",
-        leader="m0",
-        members=tuple(stored_member(f"m{number}") for number in range(3)),
-    )
-    settings = GroupSettings(max_size=2)
-    world = World(settings, ClassicGroup.restore("g", settings, stored, 1_000_000))
+    world = restored("m0", "m1", "m2", leader="m0", settings=GroupSettings(max_size=2))
     assert world.group.state is GroupState.PREPARING_REBALANCE
     calls = [world.join(f"m{number}") for number in range(3)]
     assert isinstance(world.answers[calls[2]], GroupMaxSizeReachedError)
@@ -298,6 +302,7 @@ def test_a_static_member_that_returns_during_an_assignment_starts_a_new_rebalanc
     world.join(group_instance_id="t*")
     assert isinstance(world.answers[waiting], FencedInstanceIdError)
     assert world.group.state is GroupState.PREPARING_REBALANCE
+    assert TimerKey(TimerKind.SYNC) not in world.timers, "no assignment is to be fetched before the next generation"
 
 
 def test_static_members_leave_by_their_instance() -> None:
@@ -412,6 +417,12 @@ def test_only_members_commit_while_there_are_some() -> None:
     assert world.refusal("check_commit", a) is None
     assert world.refusal("check_commit", NOBODY, is_transactional=True) is None
     assert world.refusal("check_commit", other(a, generation_id=9), is_transactional=True) is IllegalGenerationError
+    without_generation = other(a, generation_id=-1)
+    for is_transactional in (False, True):
+        refusal = world.refusal("check_commit", without_generation, is_transactional=is_transactional)
+        assert refusal is IllegalGenerationError
+    gone = other(NOBODY, group_instance_id="gone")
+    assert world.refusal("check_commit", gone, is_transactional=True) is UnknownMemberError
     world.refusal("leave", a)
     assert world.refusal("check_commit", NOBODY) is None
     assert world.refusal("check_commit", a) is UnknownMemberError
@@ -467,6 +478,17 @@ def stored_member(member_id: str) -> StoredMember:
     )
 
 
+def restored(*member_ids: str, leader: str, settings: GroupSettings = SETTINGS) -> World:
+    stored = StoredGroup(
+        protocol_type="consumer",
+        generation_id=4,
+        protocol_name="range",
+        leader=leader,
+        members=tuple(stored_member(each) for each in member_ids),
+    )
+    return World(settings, ClassicGroup.restore("g", settings, stored, 1_000_000))
+
+
 def test_a_group_that_was_read_continues_where_it_was() -> None:
     world = World()
     members = world.stable("a", "b")
@@ -480,9 +502,31 @@ def test_a_group_that_was_read_continues_where_it_was() -> None:
     assert again.group.state is GroupState.EMPTY
 
 
+def test_the_leader_of_a_group_that_was_read_leads_its_next_generation_too() -> None:
+    world = restored("m0", "m1", leader="m1")
+    assert world.group.members.leader == "m1"
+    calls = [world.join(member_id) for member_id in ("m1", "m0")]
+    assert {world.answers[call].leader for call in calls} == {"m1"}
+    assert restored("m0", "m1", leader="gone").group.members.leader == "m0"
+
+
+def test_members_of_a_former_consumer_group_join_again_with_their_classic_assignors() -> None:
+    world = restored("m0", leader="m0")
+    world.group.rejoin({"m0": (("sticky", b""),)}, world.now_ms)
+    world.settle()
+    assert world.group.state is GroupState.PREPARING_REBALANCE
+    assert isinstance(world.answers[world.join(protocols=(("range", b""),))], InconsistentGroupProtocolError)
+    assert isinstance(world.answers[world.join(protocols=(("sticky", b""),))], MemberIdGiven)
+
+
 def test_the_topics_of_a_group_are_those_of_its_members() -> None:
     world = World()
     assert world.group.subscribed_topics() is None
+    world.join(world.new_member_id())
+    assert world.group.subscribed_topics() is None, "no assignor is chosen yet"
+    no_members = StoredGroup(protocol_type="consumer", generation_id=0)
+    assert ClassicGroup.restore("g", SETTINGS, no_members, 1_000_000).subscribed_topics() == frozenset()
+    world = World()
     world.stable("a", "b", protocols=(("range", subscription("t", "u")),))
     assert world.group.subscribed_topics() == {"t", "u"}
     world = World()

@@ -266,6 +266,8 @@ class GroupMachine(RuleBasedStateMachine):
         assert kinds["pending"] == len(group.pending_members)
         if group.state is GroupState.PREPARING_REBALANCE:
             assert kinds["join"] == 1
+        if group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
+            assert not kinds["sync"]
         if group.state is GroupState.EMPTY:
             assert not len(group.members)
 

@@ -66,6 +66,37 @@ def test_an_append_that_failed_changes_nothing() -> None:
     offsets.begin([T0])
     offsets.finish({T0: commit(1)}, None)
     assert offsets.is_empty
+    offsets.begin([T0], producer_id=9)
+    assert not offsets.is_empty
+    offsets.finish({T0: commit(1)}, None, producer_id=9)
+    assert offsets.is_empty
+
+
+def test_a_tombstone_deletes_the_offsets_before_it_pending_ones_too() -> None:
+    offsets = GroupOffsets()
+    offsets.apply(T0, commit(1, position=5))
+    offsets.add_pending(9, T0, commit(2, position=6))
+    offsets.add_pending(9, T1, commit(3, position=7))
+    offsets.delete([T0], 4)
+    assert (offsets.get(T0), offsets.is_unstable(T0)) == (commit(1, position=5), True)
+    offsets.delete([T0], 5)
+    assert (offsets.get(T0), offsets.is_unstable(T0)) == (None, True)
+    offsets.delete([T0, T1], 6)
+    assert (offsets.is_unstable(T0), offsets.is_unstable(T1), offsets.open_producers) == (False, True, {9})
+    offsets.delete([T0, T1], 7)
+    assert offsets.open_producers == frozenset()
+    assert offsets.is_empty
+
+
+def test_partitions_with_an_offset_of_any_kind_can_be_deleted() -> None:
+    offsets = GroupOffsets()
+    u, v = ("u", 0), ("v", 0)
+    offsets.apply(T0, commit(1, position=5))
+    offsets.add_pending(9, T1, commit(2, position=6))
+    offsets.begin([u])
+    assert offsets.partitions() == [T0, T1, u]
+    assert offsets.of_topics(frozenset("t")) == [T0, T1]
+    assert offsets.deletable([u, T1, v, T0]) == [u, T1, T0]
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
@@ -126,6 +157,8 @@ def test_offsets_expire_after_the_group_became_empty() -> None:
     assert expired(offsets, 5099) == []
     assert expired(offsets, 5100) == [T0]
     assert expired(offsets, 1100, state_since_ms=-1) == [T0]
+    assert expired(offsets, 99, state_since_ms=0) == []
+    assert expired(offsets, 100, state_since_ms=0) == [T0]
 
 
 def test_offsets_of_a_group_without_members_expire_after_the_commit() -> None:
@@ -217,6 +250,7 @@ def test_keys_of_both_versions_are_the_same_offset_and_unknown_ones_are_passed_o
     records = [old, offset_record("g", T0, commit(2)), StateRecord(b"\0\7newer", b"x"), StateRecord(b"", b"x")]
     loaded = load([LoadedBatch(header(0, 4), records)])
     assert loaded["g"].offsets.committed == {T0: commit(2, position=1)}
+    assert loaded["g"].read() == (None, -1), "a group without a record, whose last change is unknown"
 
 
 PRODUCERS = st.sampled_from([None, 1, 2])

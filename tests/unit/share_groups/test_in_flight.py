@@ -67,6 +67,16 @@ def test_released_records_are_given_to_others_until_the_limit() -> None:
     assert partition.start_offset == 4
 
 
+def test_records_beyond_the_limit_stay_available_with_their_delivery_count() -> None:
+    partition = delivery()
+    for records_max in (2, 4):
+        partition.acquire("a", [ReadRange(0, 3)], records_max, 0)
+        partition.release_member("a")
+    assert given(partition.acquire("b", [ReadRange(0, 3)], 2, 0)) == [(0, 1, 3)]
+    assert partition.next_offset == 2
+    assert given(partition.acquire("b", [ReadRange(0, 3)], 2, 0)) == [(2, 3, 2)]
+
+
 def test_a_batch_is_delivered_to_its_end_beyond_the_limit() -> None:
     partition = delivery()
     ranges = [ReadRange(0, 9), ReadRange(10, 19), ReadRange(20, 29)]

@@ -62,6 +62,20 @@ def test_changes_reach_members_with_their_next_heartbeat() -> None:
     )
 
 
+def test_another_subscription_raises_the_epoch_and_the_same_one_does_not() -> None:
+    group = members()
+    join(group, "a", "t", "u")
+    join(group, "b", "t")
+
+    def subscribe(epoch: int, *topics: str) -> tuple[int, object]:
+        heartbeat = ShareHeartbeat(member_id="b", member_epoch=epoch, topics=frozenset(topics))
+        return group.heartbeat(heartbeat, count_of, 0, session_timeout_ms=100)
+
+    assert subscribe(2, "t") == (2, {"t": (0, 1, 2, 3)}), "a heartbeat with a subscription gets the whole assignment"
+    assert subscribe(2, "u", "t") == (3, {"t": (1, 3), "u": (1,)})
+    assert subscribe(3, "u") == (4, {"u": (0, 1)})
+
+
 def test_new_partitions_are_assigned() -> None:
     group = members()
     join(group, "a", "new")
@@ -97,6 +111,10 @@ def test_invalid_heartbeats_are_refused() -> None:
     group = members(size_max=1)
     with pytest.raises(InvalidRequestError):
         group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=JOIN_EPOCH), count_of, 0, session_timeout_ms=100)
+    for member_id, epoch in (("", LEAVE_EPOCH), ("a", LEAVE_EPOCH - 1)):
+        heartbeat = ShareHeartbeat(member_id=member_id, member_epoch=epoch, topics=frozenset("t"))
+        with pytest.raises(InvalidRequestError):
+            group.heartbeat(heartbeat, count_of, 0, session_timeout_ms=100)
     for epoch in (LEAVE_EPOCH, 1):
         with pytest.raises(UnknownMemberError):
             group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=epoch), count_of, 0, session_timeout_ms=100)

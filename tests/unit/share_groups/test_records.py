@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import uuid
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -72,7 +73,20 @@ def test_updates_change_a_snapshot() -> None:
     )
     assert apply_update(after, update(1, 10)).snapshot.start_offset == 10
     assert apply_update(before, update(1, 5)).snapshot.batches[0] == InFlightBatch(5, 9, AVAILABLE, 1)
+    assert apply_update(before, update(1, 9)).snapshot.batches[0] == InFlightBatch(9, 9, AVAILABLE, 1)
     assert apply_update(before, update(0, 10)) == before
+    for leader_epoch in (0, 3):
+        assert apply_update(replace(before, leader_epoch=leader_epoch), update(1, 0)).leader_epoch == leader_epoch
+
+
+def test_an_update_of_the_first_and_the_last_offset_leaves_those_between() -> None:
+    before = ShareGroupOffset(1, 0, Snapshot(0, (InFlightBatch(0, 9, AVAILABLE, 1),)))
+    after = apply_update(before, update(1, 0, (0, 0, 2, 1), (9, 9, 4, 1)))
+    assert after.snapshot.batches == (
+        InFlightBatch(0, 0, ACKNOWLEDGED, 1),
+        InFlightBatch(1, 8, AVAILABLE, 1),
+        InFlightBatch(9, 9, ARCHIVED, 1),
+    )
 
 
 @pytest.mark.parametrize("damaged", [b"", b"\0\0", b"\0\0\0\5g", b"\0\0\xff\xffg"])

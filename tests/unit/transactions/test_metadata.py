@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -99,6 +100,17 @@ def test_the_epoch_before_follows_from_what_is_written() -> None:
     assert rotating is not None
     for known in (rotating, states.complete(rotating, 0)):
         assert read(known.record()).last_epoch == LAST_EPOCH
+
+
+@pytest.mark.parametrize("state", PERSISTENT)
+def test_a_transaction_is_open_until_its_markers_are_written(state: TransactionState) -> None:
+    transaction = TransactionMetadata(
+        transactional_id="t", producer_id=1, epoch=5, timeout_ms=1, updated_ms=0, state=state
+    )
+    assert transaction.is_open is (
+        state in (TransactionState.ONGOING, TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+    )
+    assert transaction.is_committed is (state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT))
 
 
 def test_records_of_kafkas_older_transaction_versions_are_read() -> None:

@@ -126,6 +126,36 @@ def test_a_producer_may_abort_its_own_transaction_by_starting_again(current: Tra
     assert after.producer.epoch <= LAST_EPOCH
 
 
+@pytest.mark.parametrize(
+    ("current", "expected", "needs_id"),
+    [
+        (None, None, True),
+        (None, THEIRS, True),
+        (EMPTY, None, False),
+        (replace(EMPTY, epoch=LAST_EPOCH - 1), None, False),
+        (replace(EMPTY, epoch=LAST_EPOCH), None, True),
+        (replace(EMPTY, epoch=LAST_EPOCH), ProducerIdAndEpoch(5, LAST_EPOCH), True),
+        (replace(EMPTY, epoch=LAST_EPOCH), ProducerIdAndEpoch(5, LAST_EPOCH - 1), False),
+        (EPOCHS_USED_UP, EPOCHS_USED_UP.producer, True),
+        (EPOCHS_USED_UP, ProducerIdAndEpoch(5, LAST_EPOCH - 1), False),
+        (EPOCHS_USED_UP, None, False),
+        (ROTATING, None, False),
+    ],
+)
+def test_a_producer_id_is_fetched_beforehand_if_it_will_be_used(
+    current: TransactionMetadata | None, expected: ProducerIdAndEpoch | None, needs_id: bool
+) -> None:
+    assert states.init_needs_producer_id(current, expected) is needs_id
+
+
+@pytest.mark.parametrize(("producer_id", "epoch"), [(7, LAST_EPOCH), (5, LAST_EPOCH - 1), (5, 3), (7, 3)])
+def test_only_the_last_epoch_of_the_previous_producer_id_is_a_repeated_call(producer_id: int, epoch: int) -> None:
+    for current in (ROTATED, replace(ROTATED, epoch=3)):
+        with pytest.raises(ProducerFencedError):
+            init(current, ProducerIdAndEpoch(producer_id, epoch))
+    assert init(ROTATED, ProducerIdAndEpoch(5, LAST_EPOCH)).producer == ROTATED.producer
+
+
 def test_used_up_epochs_give_another_producer_id() -> None:
     used_up = replace(EMPTY, epoch=LAST_EPOCH)
     after = init(used_up)

@@ -16,6 +16,7 @@ from millrace.errors import (
     UnknownTopicOrPartitionError,
 )
 from millrace_broker.controller import Controller, ControllerMovedError, LiveBroker, Occasion
+from millrace_broker.controller.balancing import to_be_balanced
 from millrace_broker.controller.effects import ReadBrokers, SendRequests, WriteLeadership
 from millrace_broker.controller.model import (
     PARTITION_COMES_FROM,
@@ -97,6 +98,9 @@ def test_when_a_broker_goes_its_partitions_get_a_leader_in_sync_and_it_leaves_th
     assert world.led("t-0") == (2, 1, (2, 3))
     assert world.led("t-1") == (2, 1, (2, 3))
     assert world.requests_of(LeaderAndIsrRequest, 1) == []
+    told = [state for each in world.requests_of(LeaderAndIsrRequest, 3) for state in each.partitions.values()]
+    assert told
+    assert not any(state.is_new for state in told), "the replicas there have their records"
     assert world.requests_of(UpdateMetadataRequest, 3)[-1].live_brokers == (2, 3)
 
 
@@ -227,9 +231,12 @@ def test_balancing_waits_for_reassignments_and_for_replicas_in_sync() -> None:
     world.start(1)
     world.event("balance_leaders", 0)
     assert world.led("t-0")[0] == 2
+    assert to_be_balanced(controller_of(world).context, 0) == []
     world.settle()
     world.catch_up("t-0")
+    assert to_be_balanced(controller_of(world).context, 0) == [tp("t-0")]
     world.event("reassign", {tp("t-1"): (2, 3)})
+    assert to_be_balanced(controller_of(world).context, 0) == []
     world.event("balance_leaders", 0)
     assert world.led("t-0")[0] == 2
 
@@ -282,8 +289,19 @@ def test_a_controller_that_was_replaced_writes_nothing() -> None:
     controller.resign()
     with pytest.raises(NotControllerError):
         world.event("shut_down", 2, world.brokers[2].epoch)
-    for event in ("brokers_changed", "topics_changed", "deletions_changed"):
-        assert world.event(event) is None
+    world.deletions.add("t")
+    effects = len(world.effects)
+    failed = [tp("t-0")]
+    for event, *arguments in (
+        ("brokers_changed",),
+        ("topics_changed",),
+        ("deletions_changed",),
+        ("unclean_allowed",),
+        ("disks_failed", [2]),
+        ("replicas_failed", 2, failed),
+    ):
+        assert world.event(str(event), *arguments) is None
+    assert len(world.effects) == effects, "a broker that is not the controller reads and writes nothing"
 
 
 def test_a_partition_that_a_newer_controller_has_decided_is_left_alone() -> None:
@@ -302,6 +320,7 @@ def test_another_controller_was_faster() -> None:
         steps.send(None)
     assert ended.value.value is False
     assert not controller.is_active
+    assert started().event("elect") is True
 
 
 @pytest.mark.parametrize("target", list(PartitionState))

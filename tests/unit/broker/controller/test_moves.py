@@ -82,6 +82,18 @@ def test_deletion_continues_when_a_broker_fails_meanwhile() -> None:
     assert world.deletions == set()
 
 
+def test_a_broker_that_has_not_answered_yet_is_not_asked_again() -> None:
+    world = with_topic((1, 2))
+    world.delete("t")
+    while world.queues[1]:
+        world.deliver(1)
+    assert (1, tp("t-0")) not in world.has_files
+    asked = [
+        state.is_deleted for each in world.requests_of(StopReplicaRequest, 2) for state in each.partitions.values()
+    ]
+    assert asked == [False, True]
+
+
 def test_a_refusal_is_tried_again_when_the_broker_is_back() -> None:
     world = with_topic((1, 2))
     world.refuses_to_delete = {2}
@@ -328,6 +340,14 @@ def test_changes_that_do_not_fit_are_refused(changes: dict[str, object], error: 
     held = world.leadership[tp("t-0")]
     assert isinstance(change(world, **changes), error)
     assert world.leadership[tp("t-0")] == held
+
+
+def test_a_partition_without_a_leader_has_no_isr_to_change() -> None:
+    world = with_topic((1, 2))
+    world.create("u", (9,))
+    asked = IsrChange(isr=(1,), leader_epoch=0, partition_epoch=0)
+    answers = world.event("alter_isrs", 1, world.brokers[1].epoch, {tp("u-0"): asked, tp("x-0"): asked})
+    assert [type(each) for each in answers.values()] == [UnknownTopicOrPartitionError] * 2
 
 
 def test_only_the_leader_changes_the_isr() -> None:

@@ -75,6 +75,17 @@ async def test_a_changed_partition_wakes_every_fetch_of_it(arrivals: Arrivals) -
 
 
 @running
+async def test_a_wake_ends_the_waits_for_its_partition_whatever_they_want(arrivals: Arrivals) -> None:
+    waiting = asyncio.create_task(arrivals.watch([ORDERS]).wait(wanted_bytes=2**30, timeout_s=AN_HOUR_S))
+    await _settle()
+    arrivals.wake(("other", 0))
+    await _settle()
+    assert not waiting.done()
+    arrivals.wake(ORDERS)
+    assert await waiting
+
+
+@running
 async def test_no_fetch_waits_after_the_close(arrivals: Arrivals) -> None:
     before = asyncio.create_task(arrivals.watch([ORDERS]).wait(wanted_bytes=1, timeout_s=AN_HOUR_S))
     await _settle()

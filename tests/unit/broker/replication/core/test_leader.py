@@ -16,6 +16,7 @@ from millrace.errors import (
 )
 from millrace_broker.decisions import PartitionDecision
 from millrace_broker.replication.core import AlterIsr, Leader, ReplicationSettings, preferred_read_replica
+from millrace_broker.replication.core.leader import LeaderOutcome
 from millrace_broker.replication.core.read_replicas import ReplicaView
 
 LAG = 30_000
@@ -133,9 +134,9 @@ def test_a_too_small_isr_after_the_append_is_reported_and_stops_the_high_waterma
 
 def test_an_old_answer_changes_nothing() -> None:
     leader = leading()
-    leader.isr_altered((1,), 4, 9, NOW)
-    leader.isr_altered((1,), 5, 6, NOW)
-    assert leader.isr == {1, 2, 3}
+    for leader_epoch, partition_epoch in ((4, 9), (6, 9), (5, 6)):
+        assert leader.isr_altered((1,), leader_epoch, partition_epoch, NOW) == LeaderOutcome()
+    assert (leader.isr, leader.partition_epoch) == ({1, 2, 3}, 7)
 
 
 def test_a_refused_change_is_asked_again_forgotten_or_left_to_the_controller() -> None:
@@ -164,8 +165,15 @@ def test_a_new_epoch_restarts_the_lag_time_of_replicas_in_sync_and_keeps_the_sta
 def test_a_decision_older_than_the_last_confirmation_is_passed_over() -> None:
     leader = leading()
     leader.isr_altered((1, 2), 5, 9, NOW)
-    leader.decided(replace(FIRST, partition_epoch=8), 10, NOW)
+    assert leader.decided(replace(FIRST, partition_epoch=8), 10, NOW) == LeaderOutcome()
     assert leader.isr == {1, 2}
+
+
+def test_the_first_leader_epoch_of_a_partition_is_0() -> None:
+    leader = leading(replace(FIRST, leader_epoch=0, partition_epoch=0))
+    assert (leader.epoch, leader.epoch_start, leader.partition_epoch) == (0, 10, 0)
+    assert leader.check_lag(NOW + LAG) == LeaderOutcome(), "replicas in sync have the whole lag time to fetch"
+    assert leader.check_lag(NOW + LAG + 1).alter_isr == AlterIsr(isr=(1,), leader_epoch=0, partition_epoch=0)
 
 
 def test_a_broker_without_a_replica_is_refused() -> None:
