@@ -115,14 +115,18 @@ def test_a_member_that_does_not_rejoin_in_time_is_removed() -> None:
     assert world.refusal("heartbeat", members["b"]) is UnknownMemberError
 
 
-def test_a_static_member_keeps_its_place_when_it_does_not_join_again_in_time() -> None:
+@pytest.mark.parametrize("names", [("a", "s*"), ("s*", "a")])
+def test_a_static_member_keeps_its_place_when_it_does_not_join_again_in_time(names: tuple[str, str]) -> None:
     world = World()
-    members = world.stable("a", "s*")
-    call = world.join(members["a"].member_id)
+    members = world.stable(*names)
+    call = world.join(members["a"].member_id, protocols=(("range", b"changed"),))
     for _ in range(4):
         world.pass_time(REBALANCE_MS // 4)
         world.refusal("heartbeat", members["s*"])
-    assert len(world.answers[call].members) == 2
+    answer = world.answers[call]
+    assert len(answer.members) == 2
+    assert answer.leader == members["a"].member_id, "the leader is a member that has joined"
+    assert answer.generation_id == members["a"].generation_id + 1
 
 
 def test_without_any_joined_member_a_rebalance_continues_until_sessions_end() -> None:
@@ -229,6 +233,25 @@ def test_a_joining_member_whose_caller_has_gone_is_not_waited_for_longer_than_it
     assert len(world.answers[joined].members) == 2
 
 
+def test_a_member_whose_caller_has_gone_has_a_whole_session_to_call_again() -> None:
+    world = World()
+    members = world.stable("a", "b", rebalance_timeout_ms=10 * SESSION_MS)
+    a, b = members["a"], members["b"]
+    call = world.join(a.member_id, rebalance_timeout_ms=10 * SESSION_MS)
+
+    def pass_time(ms: int) -> bool:
+        """Let ``b`` send heartbeats; return whether ``a`` is a member afterwards."""
+        world.pass_time(ms)
+        world.refusal("heartbeat", b)
+        return a.member_id in world.group.members
+
+    for _ in range(3):
+        assert pass_time(SESSION_MS - 1), "its call is open"
+    world.abandon(call)
+    assert pass_time(SESSION_MS - 1)
+    assert not pass_time(1)
+
+
 def test_a_first_join_is_parked_for_a_limited_time() -> None:
     world = World()
     members = world.stable("a", rebalance_timeout_ms=2 * NEW_MEMBER_JOIN_TIMEOUT_MS)
@@ -275,6 +298,18 @@ def test_a_static_member_with_other_topics_begins_a_rebalance() -> None:
     world.stable("a", "s*", protocols=(("range", subscription("t")),))
     world.join(group_instance_id="s*", protocols=(("range", subscription("t", "u")),))
     assert world.group.state is GroupState.PREPARING_REBALANCE
+
+
+@pytest.mark.parametrize(
+    ("metadata", "state"), [(b"same", GroupState.STABLE), (b"other", GroupState.PREPARING_REBALANCE)]
+)
+def test_a_static_member_of_a_group_that_is_not_of_consumers_changes_with_its_metadata(
+    metadata: bytes, state: GroupState
+) -> None:
+    world = World()
+    world.stable("a", "s*", protocol_type="connect", protocols=(("sessioned", b"same"),))
+    world.join(group_instance_id="s*", protocol_type="connect", protocols=(("sessioned", metadata),))
+    assert world.group.state is state
 
 
 def test_the_earlier_assignment_of_a_static_member_is_no_change() -> None:
@@ -465,6 +500,17 @@ def test_a_closed_group_sends_everybody_away() -> None:
     assert isinstance(world.answers[world.join()], CoordinatorNotAvailableError)
 
 
+def test_a_group_that_is_closed_before_its_assignment_sends_away_the_members_that_wait_for_it() -> None:
+    world = World()
+    call = world.join(world.new_member_id())
+    world.pass_time(3000)
+    waiting = world.sync(Identity(member_id=world.answers[call].member_id, generation_id=1))
+    world.group.close()
+    world.settle()
+    assert isinstance(world.answers[waiting], CoordinatorNotAvailableError)
+    assert not world.timers
+
+
 def stored_member(member_id: str) -> StoredMember:
     return StoredMember(
         member_id=member_id,
@@ -527,8 +573,11 @@ def test_the_topics_of_a_group_are_those_of_its_members() -> None:
     no_members = StoredGroup(protocol_type="consumer", generation_id=0)
     assert ClassicGroup.restore("g", SETTINGS, no_members, 1_000_000).subscribed_topics() == frozenset()
     world = World()
-    world.stable("a", "b", protocols=(("range", subscription("t", "u")),))
+    members = world.stable("a", "b", protocols=(("range", subscription("t", "u")),))
     assert world.group.subscribed_topics() == {"t", "u"}
+    assert world.group.stable_protocol == "range"
+    world.join(members["a"].member_id)
+    assert world.group.stable_protocol is None
     world = World()
     world.stable("a", protocols=(("range", b"no subscription"),))
     assert world.group.subscribed_topics() is None

@@ -65,6 +65,18 @@ def test_a_generation_begins_only_at_the_end_of_a_rebalance() -> None:
     assert machine.generation_id == 0
 
 
+@pytest.mark.parametrize(
+    ("has_members", "state", "protocol_name"), [(True, GroupState.STABLE, "range"), (False, GroupState.EMPTY, None)]
+)
+def test_a_group_is_restored_as_stable_if_it_has_members(
+    has_members: bool, state: GroupState, protocol_name: str | None
+) -> None:
+    machine = GroupStateMachine()
+    machine.restore(3, "consumer", "range", has_members=has_members)
+    assert (machine.state, machine.generation_id) == (state, 3)
+    assert (machine.protocol_type, machine.protocol_name) == ("consumer", protocol_name)
+
+
 def test_only_a_new_group_is_restored() -> None:
     machine = machine_in(GroupState.STABLE)
     with pytest.raises(AssertionError):

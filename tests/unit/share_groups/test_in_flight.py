@@ -187,7 +187,9 @@ def test_a_log_that_begins_later_takes_records_away() -> None:
     assert partition.start_at(5)
     partition.acknowledge("a", [(0, 9, ACCEPT)], 1)
     assert partition.start_offset == 10
+    assert not partition.start_at(10)
     assert not partition.start_at(7)
+    assert partition.start_at(11)
 
 
 def test_a_snapshot_has_no_deliveries_in_progress() -> None:

@@ -313,7 +313,8 @@ def test_a_partition_that_a_newer_controller_has_decided_is_left_alone() -> None
 
 
 def test_another_controller_was_faster() -> None:
-    controller = Controller(1)
+    controller = controller_of(started())
+    assert controller.is_active
     steps = controller.elect()
     next(steps)
     with pytest.raises(StopIteration) as ended:

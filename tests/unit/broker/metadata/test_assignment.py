@@ -9,7 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.errors import InvalidPartitionsError, InvalidReplicaAssignmentError
+from millrace.errors import (
+    InvalidPartitionsError,
+    InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
+)
 from millrace_broker.metadata.assignment import (
     BrokerRack,
     assign_more_partitions,
@@ -40,10 +44,46 @@ def test_the_worked_example() -> None:
     }  # fmt: skip
 
 
+def test_the_examples_of_kafkas_documentation() -> None:
+    brokers = [BrokerRack(number) for number in range(5)]
+    assert assign_replicas(brokers, 10, 3, start_index=0) == {
+        0: (0, 1, 2), 1: (1, 2, 3), 2: (2, 3, 4), 3: (3, 4, 0), 4: (4, 0, 1),
+        5: (0, 2, 3), 6: (1, 3, 4), 7: (2, 4, 0), 8: (3, 0, 1), 9: (4, 1, 2),
+    }  # fmt: skip
+    racks = ["rack1", "rack3", "rack3", "rack2", "rack2", "rack1"]
+    brokers = [BrokerRack(number, rack) for number, rack in enumerate(racks)]
+    assert assign_replicas(brokers, 12, 3, start_index=0) == {
+        0: (0, 3, 1), 1: (3, 1, 5), 2: (1, 5, 4), 3: (5, 4, 2), 4: (4, 2, 0), 5: (2, 0, 3),
+        6: (0, 4, 2), 7: (3, 2, 0), 8: (1, 0, 3), 9: (5, 3, 1), 10: (4, 1, 5), 11: (2, 5, 4),
+    }  # fmt: skip
+
+
 def test_more_partitions_continue_from_where_partition_0_is_led() -> None:
     existing = {0: (3, 1), 1: (1, 2), 2: (2, 3)}
     assert assign_more_partitions(BROKERS, existing, 5) == {3: (3, 2), 4: (1, 3)}
     assert assign_more_partitions(list(reversed(BROKERS)), existing, 5) == {3: (3, 2), 4: (1, 3)}
+
+
+@pytest.mark.parametrize(
+    ("partitions", "factor", "error"),
+    [
+        (0, 1, InvalidPartitionsError),
+        (1, 0, InvalidReplicationFactorError),
+        (1, 4, InvalidReplicationFactorError),
+    ],
+)
+def test_a_topic_has_partitions_and_each_of_its_replicas_a_broker(
+    partitions: int, factor: int, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        assign_replicas(BROKERS, partitions, factor)
+    assert len(assign_replicas(BROKERS, 1, 3)[0]) == 3
+    assert len(assign_replicas(BROKERS, 1, 1)[0]) == 1
+
+
+def test_either_all_brokers_have_a_rack_or_none() -> None:
+    with pytest.raises(InvalidReplicaAssignmentError, match=r"brokers \[2\] have no rack"):
+        assign_replicas([BrokerRack(1, "a"), BrokerRack(2)], 1, 1)
 
 
 @pytest.mark.parametrize("count", [3, 2, 0])

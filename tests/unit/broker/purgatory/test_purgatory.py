@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from millrace_broker.purgatory import DelayedOperation, Purgatory, Timer
+from millrace_broker.purgatory.purgatory import PurgatoryStatistics
 
 KEYS = ["a", "b", "c"]
 
@@ -164,3 +165,4 @@ def test_operations_are_checked_in_order_of_arrival(purgatory):
     counters["a"] = 1
     assert purgatory.check("a") == 5
     assert order == [0, 1, 2, 3, 4]
+    assert purgatory.statistics() == PurgatoryStatistics(delayed=0, watched=0, completed=5, expired=0)

@@ -184,10 +184,40 @@ def test_a_watermark_is_never_behind_where_the_log_was_truncated(leader_end: int
     assert follower.high_watermark == watermark
 
 
-def test_an_answer_about_bounds_that_were_not_asked_for_changes_nothing() -> None:
+def test_answers_that_were_not_asked_for_change_nothing() -> None:
     follower = following(log_of(0, 0, 0))
     assert follower.bounded(AskLogBounds(leader_epoch=5), 0, 1) == ()
+    assert follower.compared(AskEpochEnd(leader_epoch=5, epoch=0), None) == ()
     assert follower.stage is Stage.FETCHING
+
+
+@pytest.mark.parametrize(
+    ("leaders_start", "leaders_end", "effects", "watermark"),
+    [
+        (0, 1, (StartAt(0),), 0),
+        (0, 2, (Truncate(2),), 2),
+        (3, 9, (), 3),
+        (4, 9, (StartAt(4),), 4),
+    ],
+)
+def test_a_log_without_an_offset_in_common_with_the_leaders_starts_again(
+    leaders_start: int, leaders_end: int, effects: tuple[object, ...], watermark: int
+) -> None:
+    log = log_of(0, 0, 0)
+    log.log_start_offset = 2
+    follower = following(log, watermark=3)
+    asked = follower.question(NOW)
+    assert asked is not None
+    follower.failed(asked, OffsetOutOfRangeError("gone"), NOW)
+    assert follower.bounded(AskLogBounds(leader_epoch=5), leaders_start, leaders_end) == effects
+    assert follower.high_watermark == watermark
+
+
+@pytest.mark.parametrize(("leader", "stage"), [(-1, Stage.WAITING), (0, Stage.FETCHING), (1, Stage.FETCHING)])
+def test_without_a_leader_a_follower_waits(leader: int, stage: Stage) -> None:
+    follower = Follower(replace(FOLLOW, leader=leader), MemoryLog(), ReplicationSettings(), 0)
+    assert (follower.stage, follower.begin()) == (stage, ())
+    assert (follower.question(NOW) is None) is (stage is Stage.WAITING)
 
 
 def test_a_stopped_replica_keeps_the_watermark_that_it_heard_of_as_a_follower() -> None:
@@ -228,6 +258,14 @@ def test_a_leader_that_does_not_know_its_role_yet_is_asked_again_for_a_limited_t
     assert follower.asked_again_ms == now + 1000
 
 
+def test_the_early_retries_wait_no_longer_than_the_configured_backoff() -> None:
+    follower = following(log_of(0), ReplicationSettings(replica_fetch_backoff_ms=10))
+    asked = follower.question(NOW)
+    assert asked is not None
+    follower.failed(asked, NotLeaderError("not yet"), NOW)
+    assert follower.asked_again_ms == NOW + 10
+
+
 def test_an_answer_to_an_older_question_changes_nothing() -> None:
     log = log_of(0, 0)
     follower = following(log)
@@ -239,12 +277,20 @@ def test_an_answer_to_an_older_question_changes_nothing() -> None:
     assert follower.high_watermark == 0
 
 
-def test_records_that_the_leader_has_deleted_are_deleted() -> None:
-    follower = following(log_of(0, 0, 0))
+@pytest.mark.parametrize(
+    ("log_start", "effects"), [(0, ()), (1, ()), (2, (RaiseLogStart(2),)), (3, (RaiseLogStart(3),)), (4, ())]
+)
+def test_records_that_the_leader_has_deleted_are_deleted_before_the_watermark(
+    log_start: int, effects: tuple[object, ...]
+) -> None:
+    log = log_of(0, 0, 0)
+    log.log_start_offset = 1
+    follower = following(log)
     asked = follower.question(NOW)
     assert isinstance(asked, FetchFrom)
-    answer = FetchedRecords(end_offset=3, high_watermark=3, log_start_offset=2)
-    assert follower.fetched(asked, answer) == (RaiseLogStart(2),)
+    assert asked.log_start_offset == 1
+    answer = FetchedRecords(end_offset=3, high_watermark=3, log_start_offset=log_start)
+    assert follower.fetched(asked, answer) == effects
 
 
 def test_a_replica_leads_follows_and_keeps_its_watermark() -> None:
@@ -260,6 +306,33 @@ def test_a_replica_leads_follows_and_keeps_its_watermark() -> None:
     assert not replica.decided(replace(FOLLOW, leader=2, leader_epoch=7, partition_epoch=9), log, NOW).is_new_role
     replica.stopped(7)
     assert (replica.role, replica.high_watermark) == (None, 2)
+
+
+def test_a_fenced_leader_leads_again_in_its_epoch_and_another_broker_only_in_a_later_one() -> None:
+    log, replica, lead = log_of(0), Replica("t-0", 2, ReplicationSettings(), 9), replace(FOLLOW, leader=2)
+    replica.decided(lead, log, NOW)
+    assert replica.high_watermark == 1, "the log has no more records"
+    replica.fenced()
+    assert (replica.role, replica.leader_epoch) == (None, 5)
+    for stale in (FOLLOW, replace(lead, leader_epoch=4)):
+        with pytest.raises(StaleControllerEpochError):
+            replica.decided(stale, log, NOW)
+    assert replica.decided(lead, log, NOW).is_new_role
+    for end in (lambda: None, lambda: replica.stopped(5)):
+        end()
+        with pytest.raises(StaleControllerEpochError):
+            replica.decided(lead, log, NOW)
+
+
+def test_a_follower_has_a_new_role_with_each_other_leader_and_is_not_fenced() -> None:
+    log, replica = log_of(0), Replica("t-0", 2, ReplicationSettings())
+    leaders = [(1, True), (1, False), (3, True), (3, False)]
+    for epoch, (leader, is_new_role) in enumerate(leaders, start=1):
+        decision = replace(FOLLOW, leader=leader, leader_epoch=epoch)
+        assert replica.decided(decision, log, NOW).is_new_role is is_new_role
+        assert replica.leader_epoch == epoch
+    replica.fenced()
+    assert isinstance(replica.role, Follower)
 
 
 def test_requests_of_other_epochs_are_refused() -> None:

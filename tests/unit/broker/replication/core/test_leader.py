@@ -114,6 +114,29 @@ def test_a_follower_that_keeps_up_with_writes_but_is_never_at_the_end_stays() ->
         assert leader.check_lag(now).alter_isr is None
 
 
+@pytest.mark.parametrize(("after_ms", "isr"), [(0, (1, 2)), (1, (1,))])
+@pytest.mark.parametrize("fetches", [[(10, 0)], [(9, 0), (10, LAG)], [(10, 0), (10, LAG)]])
+def test_a_follower_had_caught_up_when_it_asked_for_what_came_after_the_end_of_then(
+    fetches: list[tuple[int, int]], after_ms: int, isr: tuple[int, ...]
+) -> None:
+    leader = leading()
+    for number, (offset, at_ms) in enumerate(fetches):
+        leader.appended(10 + number, NOW + LAG + at_ms)
+        leader.fetched(2, offset, 0, NOW + LAG + at_ms)
+    leader.appended(12, NOW + 2 * LAG)
+    altered = leader.check_lag(NOW + 2 * LAG + after_ms).alter_isr
+    assert altered == AlterIsr(isr=isr, leader_epoch=5, partition_epoch=7)
+
+
+def test_a_follower_that_fetches_the_same_old_offset_again_does_not_catch_up() -> None:
+    leader = leading()
+    for at_ms in (0, LAG):
+        for follower in (2, 3):
+            leader.fetched(follower, 9, 0, NOW + at_ms)
+    assert leader.check_lag(NOW + LAG).alter_isr is None
+    assert leader.check_lag(NOW + LAG + 1).alter_isr == AlterIsr(isr=(1,), leader_epoch=5, partition_epoch=7)
+
+
 @pytest.mark.parametrize(("min_in_sync", "isr"), [(2, (1,)), (3, (1, 2))])
 def test_too_few_in_sync_refuse_the_append(min_in_sync: int, isr: tuple[int, ...]) -> None:
     leader = leading(replace(FIRST, isr=isr), min_in_sync=min_in_sync)
