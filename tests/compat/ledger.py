@@ -6,6 +6,7 @@ not pass with millrace.
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,12 @@ from .differences import DIFFERENCES
 
 FOLDER = Path(__file__).parent / "ledgers"
 _REASON_LENGTH_MAX = 200
+_OF_ONE_RUN = (
+    (re.compile(r"(?<![\w.-])(?:/[\w.+-]+)+/"), ""),
+    (re.compile(r"\b127\.0\.0\.1:\d+"), "127.0.0.1"),
+    (re.compile(r"rnd[0-9a-f]{8,}"), "rnd"),
+)
+"""Folders, ports and random names, which would differ in each run's ledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +93,8 @@ def write(suite: str, found: Mapping[str, Results], *, is_whole: bool) -> list[R
 
 
 def _short(reason: str) -> str:
+    for pattern, replacement in _OF_ONE_RUN:
+        reason = pattern.sub(replacement, reason)
     return " ".join(reason.split())[:_REASON_LENGTH_MAX]
 
 

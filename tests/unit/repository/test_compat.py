@@ -60,6 +60,15 @@ def test_results_of_a_part_leave_the_others_in_the_ledger(tmp_path: Path, monkey
     assert ledger.read("s") == [Row("b", PASSED, PASSED)]
 
 
+def test_a_reason_has_nothing_of_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "FOLDER", tmp_path)
+    command = f'{tmp_path}/kafka/bin/tool.sh --server 127.0.0.1:54881\n--create --topic "rdk_rnd5976e2d249c3ab25_x" 1/2'
+    reason = f'system("{command}")'
+    ledger.write("s", {"millrace": {"a": Result("fail", reason)}}, is_whole=True)
+    shown = 'system("tool.sh --server 127.0.0.1 --create --topic "rdk_rnd_x" 1/2")'
+    assert [row.millrace.reason for row in ledger.read("s")] == [shown]
+
+
 def test_results_are_read_from_a_report_of_pytest(tmp_path: Path) -> None:
     cases = '<testcase classname="x.m" name="a"/><testcase classname="x.m" name="b"><failure message="no"/></testcase>'
     skipped = '<testcase classname="x.m" name="c"><skipped message="old"/></testcase>'
