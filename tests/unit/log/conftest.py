@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ class FailingFile(OsFile):
         super().write(position, parts)
 
     def truncate(self, size_bytes: int) -> None:
-        if self._disk.refuses_truncate:
+        if self._disk.refuses_truncate and self._path.name.endswith(self._disk.refused_suffix):
             raise StorageError("input/output error")
         super().truncate(size_bytes)
 
@@ -66,12 +67,51 @@ class FailingFiles(OsFiles):
     def __init__(self) -> None:
         self.bytes_left = 2**40
         self.refuses_truncate = False
+        self.refused_suffix = ""
+        """Truncation fails only for names that end with it."""
         self.refuses_sync = False
+        self.refuses_open = False
+        self.refuses_remove = False
+
+    def remove(self, path: Path) -> None:
+        if self.refuses_remove:
+            raise StorageError("input/output error")
+        super().remove(path)
 
     def open(self, path: Path, *, create: bool = False) -> FailingFile:
+        if self.refuses_open:
+            raise StorageError("input/output error")
         file = super().open(path, create=create)
         descriptor, file._descriptor = file._descriptor, -1
         return FailingFile(path, descriptor, self)
+
+
+class RefusingFiles(OsFiles):
+    """Files whose operations fail as a test decides."""
+
+    def __init__(self) -> None:
+        self.refuses: Callable[[str, Path], int] = lambda operation, path: 0
+        """Return the ``errno`` with which an operation fails, or 0."""
+
+    def _check(self, operation: str, path: Path) -> None:
+        if number := self.refuses(operation, path):
+            raise StorageError(f"{path}: {os.strerror(number)}") from OSError(number, os.strerror(number))
+
+    def make_directory(self, path: Path) -> None:
+        self._check("make_directory", path)
+        super().make_directory(path)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._check("rename", source)
+        super().rename(source, target)
+
+    def sync_directory(self, path: Path) -> None:
+        self._check("sync_directory", path)
+        super().sync_directory(path)
+
+    def names(self, directory: Path) -> list[str]:
+        self._check("names", directory)
+        return super().names(directory)
 
 
 @pytest.fixture

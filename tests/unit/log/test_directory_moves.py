@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,8 @@ import pytest
 from millrace.config.topic import TopicConfig
 from millrace.errors import InvalidTopicError, LogDirNotFoundError, ReplicaNotAvailableError, StorageError
 from millrace.records import Record, build_rows_batch, scan_headers
-from millrace.segments.names import FUTURE_DIRECTORY, directory_name_under_way
-from millrace_broker.log import LogManager, OsFiles, PartitionLog
+from millrace.segments.names import FUTURE_DIRECTORY, MOVED_DIRECTORY, directory_name_under_way
+from millrace_broker.log import Files, LogManager, OsFiles, PartitionLog
 from millrace_broker.log.cleaning.log_cleaner import CleanerSettings
 from millrace_broker.log.data_directory import DataDirectory
 from millrace_broker.log.log_directories import PREFERRED_MAX
@@ -23,6 +25,7 @@ from millrace_broker.log.partition_metadata import write_topic_id
 
 from ...integration.waiting import eventually
 from .cleaning.conftest import OPAQUE_KEYS
+from .conftest import RefusingFiles
 
 TOPIC_ID = UUID(int=1)
 KEY = ("orders", 0)
@@ -30,13 +33,14 @@ SMALL = {"segment.bytes": 16384, "file.delete.delay.ms": 0}
 PRODUCER_ID = 7
 
 
-def open_manager(root: Path, clock: Any) -> LogManager:
+def open_manager(root: Path, clock: Any, files: Files | None = None) -> LogManager:
     return LogManager.open(
         [root / "a", root / "b"],
         broker_id=1,
         cluster_id="rivers",
         defaults=TopicConfig.load(SMALL),
         clock=clock,
+        files=files,
     )
 
 
@@ -221,3 +225,98 @@ def test_requests_that_cannot_be_met_say_why(manager: LogManager, tmp_path: Path
     directory_of(manager, "b").fail(StorageError("input/output error"))
     with pytest.raises(StorageError, match=r"/b is offline: repair it"):
         manager.moves.request(KEY, tmp_path / "b")
+
+
+@pytest.mark.parametrize("is_source_there", [True, False])
+def test_the_next_start_completes_a_decided_move(tmp_path: Path, clock: Any, is_source_there: bool) -> None:
+    manager = open_manager(tmp_path, clock)
+    fill(manager.create_log("orders", TOPIC_ID, 0), 10)
+    manager.close()
+    source, moved_name = tmp_path / "a" / "orders-0", directory_name_under_way(*KEY, uuid4().hex, MOVED_DIRECTORY)
+    shutil.copytree(source, tmp_path / "b" / moved_name)
+    if not is_source_there:
+        shutil.rmtree(source)
+    again = open_manager(tmp_path, clock)
+    assert names_in(tmp_path) == ["b/orders-0"]
+    assert again.by_directory()[tmp_path / "b"].keys() == {KEY}
+    assert again.logs()[0].log_end_offset == 10
+    again.close()
+
+
+def test_a_move_that_cannot_begin_is_given_up_until_it_is_requested_again(tmp_path: Path, clock: Any) -> None:
+    files = RefusingFiles()
+    manager = open_manager(tmp_path, clock, files)
+    log = manager.create_log("orders", TOPIC_ID, 0)
+    fill(log, 10)
+    files.refuses = lambda operation, path: errno.EACCES * (operation == "make_directory" and "/b/" in str(path))
+    manager.moves.request(KEY, tmp_path / "b")
+    eventually(lambda: not manager.moves._targets, "the end of the attempt")
+    assert log.directory.parent == tmp_path / "a"
+    files.refuses = lambda operation, path: 0
+    manager.moves.request(KEY, tmp_path / "b")
+    eventually(lambda: moved(manager, "b"), "the move")
+    manager.close()
+
+
+@pytest.mark.parametrize("refused", [FUTURE_DIRECTORY, "orders-0"])
+def test_a_move_whose_rename_fails_leaves_the_log_where_it_is(tmp_path: Path, clock: Any, refused: str) -> None:
+    files = RefusingFiles()
+    manager = open_manager(tmp_path, clock, files)
+    log = manager.create_log("orders", TOPIC_ID, 0)
+    fill(log, 10)
+    before = content(log)
+    files.refuses = lambda operation, path: errno.EACCES * (operation == "rename" and path.name.endswith(refused))
+    manager.moves.request(KEY, tmp_path / "b")
+    eventually(lambda: not manager.moves._targets, "the end of the attempt")
+    files.refuses = lambda operation, path: 0
+    assert (log.directory, content(log)) == (tmp_path / "a" / "orders-0", before)
+    assert manager.by_directory()[tmp_path / "a"].keys() == {KEY}
+    eventually(lambda: names_in(tmp_path) == ["a/orders-0"], "the end of the copy")
+    fill(log, 10, 10)
+    before = content(log)
+    crash(manager)
+    again = open_manager(tmp_path, clock)
+    assert content(again.logs()[0]) == before
+    again.close()
+
+
+def test_a_decided_move_that_cannot_be_completed_is_completed_by_the_next_start(tmp_path: Path, clock: Any) -> None:
+    files = RefusingFiles()
+    manager = open_manager(tmp_path, clock, files)
+    log = manager.create_log("orders", TOPIC_ID, 0)
+    fill(log, 10)
+    before = content(log)
+    files.refuses = lambda operation, path: (
+        errno.EACCES * (operation == "rename" and path.name.endswith(MOVED_DIRECTORY))
+    )
+    manager.moves.request(KEY, tmp_path / "b")
+    eventually(lambda: bool(manager.failed_directories()), "the failure")
+    assert list(manager.failed_directories()) == [tmp_path / "b"]
+    eventually(lambda: not manager.moves._targets, "the end of the attempt")
+    manager.close()
+    again = open_manager(tmp_path, clock)
+    assert names_in(tmp_path) == ["b/orders-0"]
+    assert content(again.logs()[0]) == before
+    again.close()
+
+
+def test_a_move_to_where_the_partition_is_going_is_not_begun_again(manager: LogManager, tmp_path: Path) -> None:
+    fill(manager.create_log("orders", TOPIC_ID, 0), 200)
+    manager.moves.set_rate(1.0)
+    manager.moves.request(KEY, tmp_path / "b")
+    eventually(lambda: bool(manager.moves.in_progress(tmp_path / "b")), "a copy")
+    before = names_in(tmp_path)
+    manager.moves.request(KEY, tmp_path / "b")
+    assert names_in(tmp_path) == before
+    assert manager.moves.in_progress(tmp_path / "a") == {}
+
+
+def test_an_offline_partition_is_not_moved(tmp_path: Path, clock: Any) -> None:
+    manager = open_manager(tmp_path, clock)
+    manager.create_log("orders", TOPIC_ID, 0)
+    manager.close()
+    (tmp_path / "a" / "orders-0" / "partition.metadata").unlink()
+    manager = open_manager(tmp_path, clock)
+    with pytest.raises(StorageError, match=r"orders-0 is offline: .*partition.metadata is missing"):
+        manager.moves.request(KEY, tmp_path / "b")
+    manager.close()

@@ -78,6 +78,14 @@ def test_high_watermark_with_other_replicas_moves_only_when_it_is_raised() -> No
     assert offsets.high_watermark == 12
 
 
+def test_released_high_watermark_is_the_durable_end() -> None:
+    for syncs_before_ack, expected in ((False, 10), (True, 7)):
+        offsets = offsets_of(2, 10, 7, syncs_before_ack=syncs_before_ack)
+        offsets.hold_high_watermark(4)
+        offsets.release_high_watermark()
+        assert offsets.high_watermark == expected
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -82,6 +83,53 @@ def test_a_log_starts_again(open_log: Open, batch: Batch) -> None:
     assert log.append(batch(), leader_epoch=3).base_offset == 100
     reopened = open_log(SMALL)
     assert (reopened.log_start_offset, reopened.log_end_offset, reopened.epochs.entries) == (100, 101, ((3, 100),))
+
+
+def test_truncation_before_the_first_record_empties_the_log(open_log: Open, batch: Batch) -> None:
+    log = open_log(SMALL)
+    log.begin_at(100)
+    for number in range(12):
+        log.append(batch([NOW_MS + number]), leader_epoch=1)
+    log.truncate_to(100)
+    assert (log.log_start_offset, log.log_end_offset, log.first_base_offset) == (100, 100, 100)
+    log.append(batch(), leader_epoch=1)
+    log.truncate_to(99)
+    assert (log.log_start_offset, log.log_end_offset, log.first_base_offset) == (99, 99, 99)
+    assert (log.epochs.entries, len(log.segments)) == ((), 1)
+    assert log.append(batch(), leader_epoch=2).base_offset == 99
+
+
+def test_a_failed_new_start_takes_the_partition_offline(open_log: Open, batch: Batch, disk: Any) -> None:
+    log = open_log(files=disk)
+    log.append(batch())
+    disk.refuses_open = True
+    with pytest.raises(StorageError, match="input/output error"):
+        log.begin_at(100)
+    disk.refuses_open = False
+    with pytest.raises(StorageError, match="accepts no appends because its disk failed"):
+        log.append(batch())
+
+
+@pytest.mark.parametrize(("offset", "must_write", "recovery_point"), [(3, True, 3), (4, False, 4), (5, False, 4)])
+def test_the_recovery_point_is_lowered_to_what_truncation_leaves(
+    open_log: Open, batch: Batch, offset: int, must_write: bool, recovery_point: int
+) -> None:
+    log = open_log()
+    for _ in range(4):
+        log.append(batch())
+    log.flush()
+    log.append(batch())
+    assert log.lower_recovery_point(offset) is must_write
+    assert log.recovery_point == recovery_point
+
+
+def test_the_recovery_point_is_not_inside_a_batch_that_truncation_removes(open_log: Open, batch: Batch) -> None:
+    log = open_log()
+    log.append(batch([NOW_MS] * 3))
+    log.append(batch([NOW_MS] * 3))
+    log.flush()
+    assert log.lower_recovery_point(5)
+    assert log.recovery_point == 3
 
 
 def test_a_failed_truncation_takes_the_partition_offline(open_log: Open, batch: Batch, disk) -> None:  # type: ignore[no-untyped-def]

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,6 +22,9 @@ from millrace.errors import (
 from millrace_broker.log import LogManager, read_meta_properties
 from millrace_broker.log.checkpoints import HIGH_WATERMARKS, LOG_START_OFFSETS, RECOVERY_POINTS
 from millrace_broker.log.files import OsFiles
+from millrace_broker.log.periodic_work import check_directories
+
+from .conftest import RefusingFiles
 
 Batch = Callable[..., bytes]
 TOPIC_ID = UUID("52e46c13-8679-4c34-b236-e151f67f4bc9")
@@ -384,3 +389,207 @@ def test_deleted_records_stay_deleted_after_a_crash(
     log = open_manager().get("orders", 0)
     assert log is not None
     assert (log.log_start_offset, log.first_base_offset, log.log_end_offset) == (3, 2, 5)
+
+
+# --- directories that fail ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_full_or_broken_directory_is_skipped_by_a_new_partition(
+    open_manager: Callable[..., LogManager], tmp_path: Path, number: int
+) -> None:
+    files = RefusingFiles()
+    manager = open_manager("a", "b", files=files)
+    files.refuses = lambda operation, path: number * (operation == "make_directory" and tmp_path / "a" in path.parents)
+    assert manager.create_log("orders", TOPIC_ID, 0).directory.parent == tmp_path / "b"
+    assert list(manager.failed_directories()) == ([tmp_path / "a"] if number == errno.EIO else [])
+    files.refuses = lambda operation, path: number * (operation == "make_directory")
+    with pytest.raises(StorageError, match=os.strerror(number)):
+        manager.create_log("orders", TOPIC_ID, 1)
+    assert manager.get("orders", 1) is None
+
+
+def test_another_failure_to_create_a_partition_is_reported(
+    open_manager: Callable[..., LogManager], tmp_path: Path
+) -> None:
+    files = RefusingFiles()
+    manager = open_manager("a", "b", files=files)
+    files.refuses = lambda operation, path: errno.EACCES * (operation == "make_directory" and "/a/" in str(path))
+    with pytest.raises(StorageError, match="Permission denied"):
+        manager.create_log("orders", TOPIC_ID, 0)
+    assert manager.failed_directories() == {}
+
+
+def test_a_directory_whose_disk_breaks_is_offline_and_the_others_serve(
+    open_manager: Callable[..., LogManager], batch: Batch, tmp_path: Path
+) -> None:
+    files = RefusingFiles()
+    manager = open_manager("a", "b", files=files)
+    for partition in range(2):
+        manager.create_log("orders", TOPIC_ID, partition).append(batch([1]))
+    manager.checkpoint()
+    check_directories(manager, tmp_path / "a")
+    files.refuses = lambda operation, path: errno.EIO * path.is_relative_to(tmp_path / "a")
+    with pytest.raises(StorageError):
+        manager.delete_records("orders", 0, 1)
+    assert list(manager.failed_directories()) == [tmp_path / "a"]
+    assert list(manager.offline()) == [("orders", 0)]
+    with pytest.raises(StorageError, match=r"orders-0 is offline: .*Input/output error"):
+        manager.get("orders", 0)
+    with pytest.raises(StorageError, match=r"orders-2 may be in a log directory that is offline .*/a"):
+        manager.create_log("orders", TOPIC_ID, 2, is_new=False)
+    assert manager.create_log("orders", TOPIC_ID, 2).directory.parent == tmp_path / "b"
+    assert [log.partition for log in manager.logs()] == [1, 2]
+    check_directories(manager, tmp_path / "b")
+    check_directories(manager, None)
+    with pytest.raises(StorageError, match=r"the log directory with the metadata has failed: .*Input/output error"):
+        check_directories(manager, tmp_path / "a")
+    manager.tick()
+    files.refuses = lambda operation, path: errno.EIO * (operation == "make_directory")
+    with pytest.raises(StorageError):
+        manager.create_log("orders", TOPIC_ID, 3)
+    with pytest.raises(StorageError, match="all log directories have failed: .*Input/output error.*; .*Input/output"):
+        check_directories(manager, None)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_directory_that_cannot_be_listed_at_start_is_offline_and_its_lock_is_free(
+    open_manager: Callable[..., LogManager], batch: Batch, tmp_path: Path, number: int
+) -> None:
+    # The first listing finds leftovers, the second one moves, and the third one partitions.
+    manager = open_manager("a", "b")
+    for partition in range(2):
+        manager.create_log("orders", TOPIC_ID, partition).append(batch([1]))
+    manager.close()
+    files, asked = RefusingFiles(), []
+
+    def refuses(operation: str, path: Path) -> int:
+        asked.append((operation, path))
+        return errno.EACCES * (asked[-1] == ("names", tmp_path / "a") and asked.count(asked[-1]) == number)
+
+    files.refuses = refuses
+    broken = open_manager("a", "b", files=files)
+    assert list(broken.failed_directories()) == [tmp_path / "a"]
+    assert [log.partition for log in broken.logs()] == [1]
+    assert [log.partition for log in open_manager("a").logs()] == [0]
+
+
+def test_a_partition_in_two_directories_is_offline(
+    open_manager: Callable[..., LogManager], batch: Batch, tmp_path: Path
+) -> None:
+    manager = open_manager("a", "b")
+    manager.create_log("orders", TOPIC_ID, 0).append(batch([1]))
+    manager.close()
+    shutil.copytree(tmp_path / "a" / "orders-0", tmp_path / "b" / "orders-0")
+    manager = open_manager("a", "b")
+    with pytest.raises(StorageError, match=r"is a second copy of orders-0, beside .*: remove one"):
+        manager.get("orders", 0)
+
+
+def test_leftovers_of_an_interrupted_replacement_are_removed(
+    open_manager: Callable[..., LogManager], tmp_path: Path
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "recovery-point-offset-checkpoint.tmp").write_text("half")
+    open_manager()
+    assert not list((tmp_path / "data").glob("*.tmp"))
+
+
+def test_a_partition_that_cannot_be_closed_is_recovered_by_the_next_start(
+    open_manager: Callable[..., LogManager], batch: Batch, disk: Any, tmp_path: Path
+) -> None:
+    manager = open_manager("a", "b", files=disk)
+    for partition in range(2):
+        manager.create_log("orders", TOPIC_ID, partition).append(batch([1]))
+    disk.refuses_sync = True
+    with pytest.raises(StorageError):
+        manager.get("orders", 0).flush()  # type: ignore[union-attr]
+    disk.refuses_sync = False
+    manager.close()
+    assert [(tmp_path / name / ".kafka_cleanshutdown").exists() for name in "ab"] == [False, True]
+
+
+# --- high watermarks and truncation ---------------------------------------------------------------------------
+
+
+def test_high_watermarks_are_written_alone_and_again_after_a_failure(
+    open_manager: Callable[..., LogManager], batch: Batch, disk: Any, tmp_path: Path
+) -> None:
+    manager = open_manager(files=disk)
+    manager.create_log("orders", TOPIC_ID, 0).append(batch([1, 2]))
+    path = tmp_path / "data" / HIGH_WATERMARKS
+    disk.refuses_sync = True
+    manager.checkpoint_watermarks()
+    assert path.read_text() == "0\n0\n"
+    disk.refuses_sync = False
+    manager.checkpoint_watermarks()
+    assert path.read_text() == "0\n1\norders 0 2\n"
+    assert (tmp_path / "data" / RECOVERY_POINTS).read_text() == "0\n0\n"
+    crash(manager)
+    assert open_manager().checkpointed_watermark("orders", 0) == 2
+
+
+def test_damaged_high_watermarks_are_ignored(
+    open_manager: Callable[..., LogManager], batch: Batch, tmp_path: Path
+) -> None:
+    manager = open_manager()
+    manager.create_log("orders", TOPIC_ID, 0).append(batch([1, 2]))
+    manager.close()
+    (tmp_path / "data" / HIGH_WATERMARKS).write_text("0\n7\n")
+    manager = open_manager(holds_watermarks=True)
+    assert manager.checkpointed_watermark("orders", 0) == 0
+    assert [(log.high_watermark, log.log_end_offset, log.is_led_here) for log in manager.logs()] == [(0, 2, False)]
+
+
+def test_a_log_begins_again_durably(open_manager: Callable[..., LogManager], batch: Batch, tmp_path: Path) -> None:
+    manager = open_manager()
+    log = manager.create_log("orders", TOPIC_ID, 0)
+    log.append(batch([1, 2, 3]))
+    log.flush()
+    manager.checkpoint()
+    manager.begin_at("orders", 0, 100)
+    assert (log.log_start_offset, log.log_end_offset) == (100, 100)
+    assert (tmp_path / "data" / HIGH_WATERMARKS).read_text() == "0\n1\norders 0 100\n"
+    crash(manager)
+    [again] = open_manager().logs()
+    assert (again.log_start_offset, again.log_end_offset) == (100, 100)
+    with pytest.raises(UnknownTopicOrPartitionError, match=r"partition orders-1 does not exist on this broker"):
+        manager.begin_at("orders", 1, 100)
+
+
+def test_recovery_points_are_on_the_disk_before_a_log_is_cut(
+    open_manager: Callable[..., LogManager], batch: Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = open_manager()
+    log = manager.create_log("orders", TOPIC_ID, 0)
+    for number in range(5):
+        log.append(batch([number]))
+    log.flush()
+    manager.checkpoint()
+    seen: list[str] = []
+    for name in ("truncate_to", "begin_at"):
+        monkeypatch.setattr(log, name, lambda offset: seen.append((tmp_path / "data" / RECOVERY_POINTS).read_text()))
+    assert manager.truncate({("orders", 0): 3}) == {}
+    manager.begin_at("orders", 0, 100)
+    assert seen == ["0\n1\norders 0 3\n", "0\n1\norders 0 0\n"]
+
+
+def test_truncation_reports_the_partitions_that_failed(
+    open_manager: Callable[..., LogManager], batch: Batch, disk: Any
+) -> None:
+    manager = open_manager("a", "b", "c", files=disk)
+    logs = [manager.create_log("orders", TOPIC_ID, partition) for partition in range(3)]
+    for log in logs:
+        for number in range(3):
+            log.append(batch([number]))
+    disk.refuses_sync = True
+    with pytest.raises(StorageError):
+        logs[1].flush()
+    disk.refuses_sync = False
+    next(each for each in manager._directories if each.path.name == "c").fail(StorageError("gone"))
+    failed = manager.truncate({("orders", partition): 2 for partition in range(4)})
+    assert [log.log_end_offset for log in logs] == [2, 3, 3]
+    assert sorted(failed) == [("orders", 1), ("orders", 2), ("orders", 3)]
+    assert isinstance(failed["orders", 3], UnknownTopicOrPartitionError)
+    assert failed["orders", 2].message == "gone"
+    assert "accepts no appends because its disk failed" in failed["orders", 1].message

@@ -14,6 +14,7 @@ from millrace.errors import (
     MillraceError,
     OffsetOutOfRangeError,
     OutOfOrderSequenceError,
+    RecordListTooLargeError,
     StorageError,
 )
 from millrace.records import TimestampType, build_columnar_batch, read_header, read_rows, scan_headers
@@ -85,6 +86,23 @@ def test_older_leader_epoch_is_fenced(open_log: Open, batch: Batch) -> None:
     assert log.epochs.entries == ((5, 0), (6, 1))
 
 
+def test_negative_leader_epoch_is_refused(open_log: Open, batch: Batch) -> None:
+    log = open_log()
+    with pytest.raises(InvalidRequestError, match="leader epoch -1 of orders-3 is negative"):
+        log.append(batch(), leader_epoch=-1)
+    assert log.append(batch(), leader_epoch=0).base_offset == 0
+
+
+def test_epochs_of_offsets_and_their_ends(open_log: Open, batch: Batch) -> None:
+    log = open_log()
+    assert log.epoch_of(0) == -1
+    assert log.end_of_epoch(0) is None
+    for leader_epoch in (3, 3, 5):
+        log.append(batch(), leader_epoch=leader_epoch)
+    assert [log.epoch_of(offset) for offset in range(4)] == [3, 3, 5, 5]
+    assert [log.end_of_epoch(epoch) for epoch in (3, 4, 5)] == [(3, 2), (3, 2), (5, 3)]
+
+
 def test_refused_batch_leaves_no_trace(open_log: Open, batch: Batch, tmp_path: Path) -> None:
     log = open_log()
     log.append(batch())
@@ -95,6 +113,33 @@ def test_refused_batch_leaves_no_trace(open_log: Open, batch: Batch, tmp_path: P
         log.append(batch() + damaged)
     assert log.log_end_offset == 1
     assert (tmp_path / "00000000000000000000.log").read_bytes() == before
+
+
+@pytest.mark.parametrize(("room_bytes", "is_accepted"), [(-1, False), (0, True), (1, True)])
+def test_batches_must_fit_into_a_segment(open_log: Open, batch: Batch, room_bytes: int, is_accepted: bool) -> None:
+    log, sent = open_log({"segment.bytes": 2 * len(batch()) + room_bytes}), batch() + batch()
+    if is_accepted:
+        assert log.append(sent).last_offset == 1
+    else:
+        with pytest.raises(RecordListTooLargeError, match=r"segment\.bytes"):
+            log.append(sent)
+        assert log.log_end_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "room_bytes", "is_taken"),
+    [({}, -1, False), ({}, 0, True), ({}, 1, True), ({"flush.before.ack": True}, 1, False)],
+)
+def test_a_follower_takes_at_once_what_fits_and_needs_no_sync(
+    open_log: Open, batch: Batch, options: dict[str, Any], room_bytes: int, is_taken: bool
+) -> None:
+    size = len(batch())
+    log = open_log({"segment.bytes": 3 * size, **options})
+    assert log.takes_at_once(0)
+    assert not log.takes_at_once(1), "the files are created first"
+    log.append(batch())
+    assert log.takes_at_once(2 * size - room_bytes) is is_taken
+    assert log.takes_at_once(0)
 
 
 # --- idempotent producers -------------------------------------------------------------------------------------
@@ -337,6 +382,34 @@ def test_flush_moves_the_recovery_point(open_log: Open, batch: Batch) -> None:
     assert log.recovery_point == 0
     log.append(batch([START] * 2))
     assert log.recovery_point == 5
+
+
+def test_release_of_the_watermark_lets_it_follow_the_end(open_log: Open, batch: Batch) -> None:
+    log = open_log()
+    log.hold_watermark(0)
+    log.append(batch([START] * 3))
+    assert log.high_watermark == 0
+    log.release_watermark()
+    assert log.high_watermark == 3
+    log.append(batch())
+    assert log.high_watermark == 4
+
+
+@pytest.mark.parametrize(("waited_ms", "is_flushed"), [(1999, False), (2000, True), (2001, True)])
+def test_flush_ms_counts_from_the_first_append_after_a_flush(
+    open_log: Open, batch: Batch, clock: Any, waited_ms: int, is_flushed: bool
+) -> None:
+    log = open_log({"flush.ms": 2000})
+    log.append(batch())
+    log.flush()
+    clock.advance_ms(5000)
+    log.tick(producer_expiration_ms=10**9)
+    log.append(batch())
+    clock.advance_ms(1000)
+    log.append(batch())
+    clock.advance_ms(waited_ms - 1000)
+    log.tick(producer_expiration_ms=10**9)
+    assert log.recovery_point == (3 if is_flushed else 1)
 
 
 def test_tick_flushes_by_time_and_sealed_segments(open_log: Open, batch: Batch, clock: Any) -> None:

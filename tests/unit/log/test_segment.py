@@ -122,7 +122,7 @@ def test_a_deleted_segment_writes_no_index_files(
     assert not caplog.records
 
 
-@pytest.mark.parametrize("refuse", ["truncate", "write"])
+@pytest.mark.parametrize("refuse", ["truncate", "write", "index"])
 def test_a_roll_that_fails_leaves_the_old_segment_growing(
     open_log: OpenLog, batch: Batch, tmp_path: Path, disk: Any, refuse: str
 ) -> None:
@@ -131,8 +131,8 @@ def test_a_roll_that_fails_leaves_the_old_segment_growing(
         log.append(batch([n]))
     assert len(log.segments) == 1
     before = sorted(path.name for path in tmp_path.iterdir())
-    if refuse == "truncate":
-        disk.refuses_truncate = True
+    if refuse != "write":  # with "index" the new segment's .log exists already
+        disk.refuses_truncate, disk.refused_suffix = True, "" if refuse == "truncate" else ".index"
     else:
         disk.bytes_left = 0
     with pytest.raises(StorageError):
@@ -144,3 +144,126 @@ def test_a_roll_that_fails_leaves_the_old_segment_growing(
     log.close()
     again = open_log({"segment.bytes": 300})
     assert [first_offset(again.read(offset, 1)) for offset in range(5)] == list(range(5))
+
+
+@pytest.mark.parametrize("refuses_remove", [False, True])
+def test_a_roll_whose_new_segment_cannot_be_removed_takes_the_partition_offline(
+    open_log: OpenLog, batch: Batch, tmp_path: Path, disk: Any, refuses_remove: bool
+) -> None:
+    log = open_log(files=disk)
+    log.append(batch([0]))
+    disk.refuses_truncate, disk.refused_suffix, disk.refuses_remove = True, ".index", refuses_remove
+    with pytest.raises(StorageError, match="input/output error"):
+        log.roll()
+    disk.refuses_truncate = disk.refuses_remove = False
+    assert (tmp_path / f"{1:020}.log").exists() is refuses_remove
+    if refuses_remove:
+        with pytest.raises(StorageError, match="accepts no appends because its disk failed"):
+            log.append(batch([1]))
+    else:
+        assert log.append(batch([1])).base_offset == 1
+    assert len(log.segments) == 1
+
+
+# --- offsets are outside the checksum, so their order is checked ----------------------------------------------
+
+
+def with_changed_field(path: Path, batch_number: int, at: int, value: bytes) -> None:
+    """Change bytes of a batch; all batches have one size."""
+    data = bytearray(path.read_bytes())
+    size = len(data) // len(list(scan_headers(bytes(data))))
+    data[batch_number * size + at : batch_number * size + at + len(value)] = value
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("read_from", "max_bytes"),
+    [
+        pytest.param(1, 10_000, id="inside the read"),
+        pytest.param(1, 1, id="after the read"),
+    ],
+)
+def test_offsets_out_of_order_are_damage(
+    open_log: OpenLog, batch: Batch, tmp_path: Path, read_from: int, max_bytes: int
+) -> None:
+    log = open_log()
+    for n in range(5):
+        log.append(batch([n, n]))
+    with_changed_field(tmp_path / f"{0:020}.log", 1, 0, struct.pack(">q", 6))
+    with pytest.raises(CorruptBatchError, match="are not consecutive: restore the file from a copy"):
+        log.read(read_from + 1, max_bytes)
+
+
+@pytest.mark.parametrize(("offset", "is_refused"), [(2, False), (3, True)])
+def test_a_batch_that_reaches_into_the_next_segment_is_damage(
+    open_log: OpenLog, batch: Batch, tmp_path: Path, offset: int, is_refused: bool
+) -> None:
+    log = open_log()
+    for n in range(2):
+        log.append(batch([n, n]))
+    log.roll()
+    log.append(batch([2]))
+    with_changed_field(tmp_path / f"{0:020}.log", 1, 0, struct.pack(">q", offset))
+    if is_refused:
+        with pytest.raises(CorruptBatchError, match="are not consecutive"):
+            log.read(3, 10_000)
+    else:
+        assert first_offset(log.read(3, 10_000)) == 2
+
+
+def test_a_batch_longer_than_the_rest_of_its_segment_is_damage(open_log: OpenLog, batch: Batch, tmp_path: Path) -> None:
+    log = open_log()
+    for n in range(3):
+        log.append(batch([n]))
+    path = tmp_path / f"{0:020}.log"
+    size = path.stat().st_size // 3
+    with_changed_field(path, 2, 8, struct.pack(">i", size - 12 + 1))
+    [segment] = log.segments
+    with pytest.raises(CorruptBatchError, match=rf"position {2 * size} has a length of {size + 1} bytes"):
+        list(segment.batches())
+    assert [header.base_offset for _, header in segment.batches(limit=2 * size)] == [0, 1]
+
+
+@pytest.mark.parametrize(("offset", "is_refused"), [(0, True), (1, False), (2, False)])
+def test_iteration_requires_ascending_offsets(
+    open_log: OpenLog, batch: Batch, tmp_path: Path, offset: int, is_refused: bool
+) -> None:
+    log = open_log()
+    for n in range(2):
+        log.append(batch([n]))
+    with_changed_field(tmp_path / f"{0:020}.log", 1, 0, struct.pack(">q", offset))
+    [segment] = log.segments
+    if is_refused:
+        with pytest.raises(CorruptBatchError, match="offset 0 at position .* does not follow 0"):
+            list(segment.batches())
+    else:
+        assert [header.base_offset for _, header in segment.batches()] == [0, offset]
+
+
+def test_positions_between_batches(open_log: OpenLog, batch: Batch) -> None:
+    log = open_log(INDEXED)
+    for n in range(4):
+        log.append(batch([n, n]))
+    [segment] = log.segments
+    size = segment.size_bytes // 4
+    assert [segment.offset_at(n * size) for n in range(4)] == [0, 2, 4, 6]
+    assert segment.offset_at(size + 1) == 4
+    with pytest.raises(CorruptBatchError, match=f"no batch begins at position {4 * size}"):
+        segment.offset_at(4 * size)
+    assert [segment.end_before(n * size) for n in range(5)] == [0, 2, 4, 6, 8]
+    targets = (size - 1, size, size + 1, 2 * size, 4 * size - 1, 4 * size, 4 * size + 1)
+    assert [segment.boundary(0, target, 4 * size) // size for target in targets] == [0, 1, 1, 2, 3, 4, 4]
+    assert segment.boundary(size, 2 * size - 1, 4 * size) == size
+    assert segment.boundary(0, 3 * size, 2 * size) == 2 * size
+
+
+def test_a_missing_log_file_is_named(open_log: OpenLog, batch: Batch, tmp_path: Path) -> None:
+    log = open_log()
+    log.append(batch([0]))
+    log.roll()
+    log.append(batch([1]))
+    [sealed, _] = log.segments
+    sealed.release()
+    (tmp_path / f"{0:020}.log").unlink()
+    with pytest.raises(CorruptBatchError, match=r"0\.log is missing: restore it from a copy"):
+        log.read(0, 100)
