@@ -448,7 +448,7 @@ def test_a_directory_whose_disk_breaks_is_offline_and_the_others_serve(
     files.refuses = lambda operation, path: errno.EIO * (operation == "make_directory")
     with pytest.raises(StorageError):
         manager.create_log("orders", TOPIC_ID, 3)
-    with pytest.raises(StorageError, match="all log directories have failed: .*Input/output error.*; .*Input/output"):
+    with pytest.raises(StorageError, match=r"all log directories have failed: .*Input/output error.*; .*Input/output"):
         check_directories(manager, None)
 
 

@@ -234,7 +234,7 @@ def test_iteration_requires_ascending_offsets(
     with_changed_field(tmp_path / f"{0:020}.log", 1, 0, struct.pack(">q", offset))
     [segment] = log.segments
     if is_refused:
-        with pytest.raises(CorruptBatchError, match="offset 0 at position .* does not follow 0"):
+        with pytest.raises(CorruptBatchError, match=r"offset 0 at position .* does not follow 0"):
             list(segment.batches())
     else:
         assert [header.base_offset for _, header in segment.batches()] == [0, offset]
