@@ -26,8 +26,6 @@ def change_replicas(
     for replica in replicas:
         if context.replica_state(replica) in REPLICA_COMES_FROM[target]:
             by_broker[replica.broker_id].append(replica.partition)
-    if not by_broker:
-        return
     batch = RequestBatch(context)
     for broker_id, partitions in sorted(by_broker.items()):
         if target is ReplicaState.OFFLINE:

@@ -32,7 +32,7 @@ EPOCH_DURING_DELETE: Final = -2
 
 
 class RequestBatch:
-    """The collected requests of one change of state. ``requests`` returns them once, for live brokers."""
+    """The collected requests of one change of state."""
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
@@ -80,11 +80,9 @@ class RequestBatch:
             self._metadata[broker_id].update(states)
 
     def requests(self) -> dict[int, list[BrokerRequest]]:
-        """Return the collected requests for brokers that are alive or shutting down, and empty the batch."""
+        """Return the collected requests for brokers that are alive or shutting down."""
         context = self._context
         collected = {broker_id: list(self._collected(broker_id)) for broker_id in sorted(context.brokers)}
-        for each in (self._leader_and_isr, self._stop, self._metadata):
-            each.clear()
         return {broker_id: requests for broker_id, requests in collected.items() if requests}
 
     def _collected(self, broker_id: int) -> Iterable[BrokerRequest]:

@@ -166,7 +166,6 @@ class Rebalance:
             member = self._members.get(member_id)
             if member is not None:
                 self.remove_member(member)
-        self._pending_sync.clear()
         self.prepare(now_ms)
 
     def assignment_written(self, assignments: Mapping[str, bytes], error: MillraceError | None, now_ms: int) -> None:

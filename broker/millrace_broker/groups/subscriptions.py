@@ -17,7 +17,7 @@ class SubscribedTopics:
     def __init__(self, machine: GroupStateMachine, members: GroupMembers) -> None:
         self._machine: Final = machine
         self._members: Final = members
-        self._generation_id = -1
+        self._generation_id: int | None = None
         self._topics: frozenset[str] | None = None
 
     def get(self) -> frozenset[str] | None:

@@ -58,14 +58,14 @@ class TimerEntry:
 
 
 class _Bucket:
-    """Entries of one slot of one wheel."""
+    """Entries of one slot of one wheel. ``is_in_heap`` says whether the heap has it under its due time."""
 
-    __slots__ = ("_counter", "_entries", "due_ms")
+    __slots__ = ("_counter", "_entries", "is_in_heap")
 
     def __init__(self, counter: _Counter) -> None:
         self._counter: Final = counter
         self._entries: dict[TimerEntry, None] = {}  # an ordered set, so that a seed replays a run
-        self.due_ms = -1
+        self.is_in_heap = False
 
     def add(self, entry: TimerEntry) -> None:
         self._entries[entry] = None
@@ -121,7 +121,7 @@ class TimingWheel:
         if not self._counter.pending:
             # All entries in the heap's buckets are cancelled.
             for _, _, bucket in self._due:
-                bucket.due_ms = -1
+                bucket.is_in_heap = False
             self._due.clear()
         return self._due[0][0] if self._due else None
 
@@ -131,7 +131,7 @@ class TimingWheel:
         while self._due and self._due[0][0] <= now_ms:
             due_ms, _, bucket = heapq.heappop(self._due)
             self._turn_to(due_ms)
-            bucket.due_ms = -1
+            bucket.is_in_heap = False
             # An entry moves to a lower wheel, or expires from the lowest.
             expired += [entry for entry in bucket.empty() if not self._wheel.add(entry)]
         self._turn_to(now_ms)
@@ -176,7 +176,7 @@ class _Wheel:
         tick = deadline_ms // self._tick_ms
         bucket = self._buckets[tick % self._size]
         bucket.add(entry)
-        if bucket.due_ms < 0:
-            bucket.due_ms = tick * self._tick_ms
-            heapq.heappush(self._due, (bucket.due_ms, self._tick_ms, bucket))
+        if not bucket.is_in_heap:
+            bucket.is_in_heap = True
+            heapq.heappush(self._due, (tick * self._tick_ms, self._tick_ms, bucket))
         return True

@@ -172,9 +172,8 @@ def assign(partition_counts: Mapping[str, int], topics: Mapping[str, frozenset[s
     target: dict[str, Assignment] = {}
     for subscription in dict.fromkeys(topics.values()):
         members = sorted(member_id for member_id, wanted in topics.items() if wanted == subscription)
-        partitions = [
-            (topic, number) for topic in sorted(subscription) for number in range(partition_counts.get(topic, 0))
-        ]
+        topics_there = sorted(partition_counts.keys() & subscription)
+        partitions = [(topic, number) for topic in topics_there for number in range(partition_counts[topic])]
         for place, member_id in enumerate(members):
             shared = len(members) > len(partitions)
             target[member_id] = numbers_by_topic(partitions if shared else partitions[place :: len(members)])

@@ -139,15 +139,14 @@ class Leader:
         """
         if decision.partition_epoch < self._partition_epoch:
             return LeaderOutcome()  # the decision is older than an AlterPartition answer that came first
-        is_new_leader, is_new_epoch = self._epoch < 0, decision.leader_epoch > self._epoch
         self._isr, self._asked = frozenset(decision.isr), None
         self._partition_epoch, self._log_end = decision.partition_epoch, log_end
         others = [each for each in decision.replicas if each != self._id]
         self._followers = {each: self._followers.get(each, ReplicaProgress()) for each in others}
-        if is_new_epoch:
+        if decision.leader_epoch > self._epoch:
             self._epoch, self._epoch_start = decision.leader_epoch, log_end
             self._followers = {
-                each: known.in_new_epoch(log_end, now_ms, is_in_sync=each in self._isr, is_new_leader=is_new_leader)
+                each: known.in_new_epoch(log_end, now_ms, is_in_sync=each in self._isr)
                 for each, known in self._followers.items()
             }
         self._leaving = self._isr - self._followers.keys() - {self._id}

@@ -81,15 +81,13 @@ class ReplicaProgress:
             last_caught_up_ms=caught_up_ms,
         )
 
-    def in_new_epoch(self, leader_end: int, now_ms: int, *, is_in_sync: bool, is_new_leader: bool) -> ReplicaProgress:
+    def in_new_epoch(self, leader_end: int, now_ms: int, *, is_in_sync: bool) -> ReplicaProgress:
         """Return the progress at the start of a leader epoch.
 
-        A new leader knows no offsets of its followers; a leader that stays keeps them. Replicas in sync have the whole
+        A leader that stays keeps the offsets of its followers. Replicas in sync have the whole
         ``replica.lag.time.max.ms`` to fetch again.
         """
         since = now_ms if is_in_sync else 0
-        if is_new_leader:
-            return ReplicaProgress(last_caught_up_ms=since)
         return replace(self, last_fetch_leader_end=leader_end, last_fetch_ms=since, last_caught_up_ms=since)
 
     def is_caught_up(self, leader_end: int, now_ms: int, lag_time_max_ms: int) -> bool:
