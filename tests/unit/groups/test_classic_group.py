@@ -500,6 +500,27 @@ def test_a_closed_group_sends_everybody_away() -> None:
     assert isinstance(world.answers[world.join()], CoordinatorNotAvailableError)
 
 
+def test_a_deleted_group_waits_for_nothing() -> None:
+    world = World()
+    world.join()
+    world.group.delete()
+    world.settle()
+    assert (world.group.state, world.group.pending_members, world.timers) == (GroupState.DEAD, frozenset(), {})
+    assert isinstance(world.answers[world.join()], CoordinatorNotAvailableError)
+
+
+def test_members_join_again_when_their_group_becomes_a_consumer_group() -> None:
+    world = World()
+    world.group.upgrade()
+    assert world.group.state is GroupState.DEAD
+    world = World()
+    call = world.join(world.stable("a", "b")["a"].member_id)
+    world.group.upgrade()
+    world.settle()
+    assert isinstance(world.answers[call], RebalanceInProgressError)
+    assert (world.group.state, world.timers) == (GroupState.DEAD, {})
+
+
 def test_a_group_that_is_closed_before_its_assignment_sends_away_the_members_that_wait_for_it() -> None:
     world = World()
     call = world.join(world.new_member_id())

@@ -81,10 +81,11 @@ def test_updates_change_a_snapshot() -> None:
 
 def test_an_update_of_the_first_and_the_last_offset_leaves_those_between() -> None:
     before = ShareGroupOffset(1, 0, Snapshot(0, (InFlightBatch(0, 9, AVAILABLE, 1),)))
-    after = apply_update(before, update(1, 0, (0, 0, 2, 1), (9, 9, 4, 1)))
+    after = apply_update(before, update(1, 0, (0, 0, 2, 1), (1, 1, 4, 1), (9, 9, 4, 1)))
     assert after.snapshot.batches == (
         InFlightBatch(0, 0, ACKNOWLEDGED, 1),
-        InFlightBatch(1, 8, AVAILABLE, 1),
+        InFlightBatch(1, 1, ARCHIVED, 1),
+        InFlightBatch(2, 8, AVAILABLE, 1),
         InFlightBatch(9, 9, ARCHIVED, 1),
     )
 

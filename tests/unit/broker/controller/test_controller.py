@@ -28,6 +28,7 @@ from millrace_broker.controller.model import (
 from millrace_broker.controller.partition_states import change_partitions
 from millrace_broker.controller.replica_states import change_replicas
 from millrace_broker.controller.statistics import statistics_of
+from millrace_broker.decisions import StopReplicaState
 
 from .world import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest, World, tp
 
@@ -160,7 +161,7 @@ def test_controlled_shutdown_moves_leaders_first_and_elects_the_broker_no_more()
     assert world.led("t-1") == (2, 1, (2,))
     assert world.led("t-2") == (1, 0, (1,))  # no other broker has it
     [stop] = world.requests_of(StopReplicaRequest, 1)
-    assert not any(state.is_deleted for state in stop.partitions.values())
+    assert stop.partitions == {tp("t-1"): StopReplicaState(leader_epoch=0, is_deleted=False)}
     world.create("v", (1, 3))
     assert world.led("v-0") == (3, 0, (3,))
 

@@ -185,6 +185,14 @@ def test_a_new_epoch_restarts_the_lag_time_of_replicas_in_sync_and_keeps_the_sta
     assert leader.high_watermark == 10
 
 
+def test_another_decision_in_the_same_leader_epoch_begins_no_epoch() -> None:
+    leader = leading()
+    leader.decided(replace(FIRST, partition_epoch=8, replicas=(1, 2), isr=(1, 2)), 20, NOW + 1)
+    assert (leader.epoch_start, leader.partition_epoch, leader.isr) == (10, 8, {1, 2})
+    assert leader.check_lag(NOW + LAG).alter_isr is None
+    assert leader.check_lag(NOW + LAG + 1).alter_isr == AlterIsr(isr=(1,), leader_epoch=5, partition_epoch=8)
+
+
 def test_a_decision_older_than_the_last_confirmation_is_passed_over() -> None:
     leader = leading()
     leader.isr_altered((1, 2), 5, 9, NOW)
