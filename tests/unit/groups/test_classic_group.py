@@ -322,10 +322,17 @@ def test_the_earlier_assignment_of_a_static_member_is_no_change() -> None:
 def test_a_static_member_that_cannot_be_written_down_is_the_one_it_was() -> None:
     world = World()
     members = world.stable("a", "s*")
-    call = world.join(group_instance_id="s*")
+    before = world.group.record_content()
+    protocols = (("range", b"r"), ("sticky", b"s"))
+    call = world.join(group_instance_id="s*", session_timeout_ms=7000, rebalance_timeout_ms=8000, protocols=protocols)
+    [written] = [each for each in world.stores[-1].group.members if each.group_instance_id == "s*"]
+    assert (written.session_timeout_ms, written.rebalance_timeout_ms) == (7000, 8000)
+    assert (written.member_id, written.assignment) != (members["s*"].member_id, b"")
     world.fail_store()
     assert isinstance(world.answers[call], StorageError)
+    assert world.group.record_content() == before
     assert world.refusal("heartbeat", members["s*"]) is None
+    assert isinstance(world.answers[world.join(protocols=(("sticky", b"s"),))], InconsistentGroupProtocolError)
 
 
 def test_a_static_member_that_returns_during_an_assignment_starts_a_new_rebalance() -> None:
