@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import NamedTuple
 
 from millrace.records.header import BatchHeader
@@ -51,5 +52,5 @@ class CommittedFilter:
             return False
         # Compare with the last transaction that begins at or before the batch's end, because compaction may have
         # removed the first records of the batch.
-        found = bisect_right(spans, (header.last_offset, 2**63)) - 1
+        found = bisect_right(spans, header.last_offset, key=itemgetter(0)) - 1
         return found >= 0 and header.base_offset <= spans[found][1]

@@ -246,8 +246,6 @@ def _compress_snappy(data: bytes) -> bytes:
 
 
 def _decompress_snappy(data: bytes, max_bytes: int) -> Iterator[bytes]:
-    if not data:
-        raise CorruptBatchError("snappy body is empty")
     if not data.startswith(_SNAPPY_MAGIC) or len(data) < len(_SNAPPY_HEADER):
         yield _decompress_snappy_block(data, max_bytes)
         return
@@ -331,7 +329,7 @@ def _compress_lz4(data: bytes, level: int | None, magic: int) -> bytes:
     return b"".join(parts)
 
 
-def _lz4_header(flags: int, block_size: int, magic: int) -> bytes:
+def _lz4_header(flags: int, block_size: int, magic: int = 2) -> bytes:
     descriptor = bytes((flags, block_size))
     checked = _LZ4_MAGIC + descriptor if magic == 0 else descriptor
     return _LZ4_MAGIC + descriptor + bytes(((xxhash32(checked) >> 8) & 0xFF,))
@@ -341,9 +339,8 @@ def _decompress_lz4(data: bytes, magic: int) -> Iterator[bytes]:
     flags, block_size, start = _read_lz4_header(data, magic)
     end, error = _lz4_blocks_end(data, start, 4 * bool(flags & 0x10), 1 << (2 * (block_size >> 4) + 8))
     # Pass the same blocks to liblz4 under a header without the parts that Kafka ignores.
-    frame = _lz4_header(_LZ4_WRITTEN_FLAGS | flags & 0x10, block_size, magic=2) + data[start:end] + _LZ4_END_MARK
-    if end > start or error is None:
-        yield from _read_stream(frame, "lz4")
+    frame = _lz4_header(_LZ4_WRITTEN_FLAGS | flags & 0x10, block_size) + data[start:end] + _LZ4_END_MARK
+    yield from _read_stream(frame, "lz4")
     if error is not None:
         raise error
 

@@ -30,7 +30,7 @@ from millrace.records.header import (
     attributes_of,
     seal,
 )
-from millrace.records.varint import read_varint, read_varlong, varint_size, write_varint
+from millrace.records.varint import read_varint, varint_size, write_varint
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
@@ -311,7 +311,7 @@ def _read_record(body: bytes, start: int) -> tuple[RawRecord, int]:
     if length < 0 or end > len(body):
         raise CorruptBatchError(f"a length of {length} bytes, but {len(body) - at} bytes are left")
     begin = at
-    timestamp_delta, at = read_varlong(body, at + 1)
+    timestamp_delta, at = read_varint(body, at + 1, 64)
     offset_delta, at = read_varint(body, at)
     key, at = _read_bytes(body, at)
     value, at = _read_bytes(body, at)

@@ -304,7 +304,7 @@ def read_statistics(buffer: ReadableBuffer, position: int, header: BatchHeader) 
     impossible columns header.
     """
     found = section_of(buffer, position, header)
-    if found is None or len(found[1]) < _CRC.size + _COUNT.size:
+    if found is None:
         return None
     section = found[1]
     if sealed_section(buffer, position, header, section) != section:

@@ -8,47 +8,35 @@ the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from millrace.errors import CorruptBatchError
 
 _ONE_BYTE = [bytes(((value << 1) ^ (value >> 63),)) for value in range(-64, 64)]
 
 
-def _reader(bits: int) -> Callable[[bytes, int], tuple[int, int]]:
-    """Create a reader of integers with ``bits`` bits; it has a fast path for one and two bytes, the usual sizes."""
-    mask = 2**bits - 1
-    shift_max = (bits - 1) // 7 * 7
+def read_varint(data: bytes, position: int, bits: int = 32) -> tuple[int, int]:
+    """Read a signed integer of ``bits`` (32 or 64); return it and the position after it.
 
-    def read(data: bytes, position: int) -> tuple[int, int]:
-        try:
-            raw = data[position]
-            if raw < 0x80:
-                return (raw >> 1) ^ -(raw & 1), position + 1
-            byte = data[position + 1]
-            raw = raw & 0x7F | (byte & 0x7F) << 7
-            position += 2
-            shift = 7
-            while byte >= 0x80:
-                shift += 7
-                if shift > shift_max:
-                    raise CorruptBatchError(f"integer before byte {position} of the records is too long")
-                byte = data[position]
-                raw |= (byte & 0x7F) << shift
-                position += 1
-        except IndexError:
-            raise CorruptBatchError("the records end within an integer") from None
-        raw &= mask
-        return (raw >> 1) ^ -(raw & 1), position
-
-    return read
-
-
-read_varint = _reader(32)
-"""Read a 32-bit signed integer; return it and the position after it. Raises ``CorruptBatchError``."""
-
-read_varlong = _reader(64)
-"""Read a 64-bit signed integer; return it and the position after it. Raises ``CorruptBatchError``."""
+    Integers of one and two bytes, the usual sizes, take a fast path. Raises ``CorruptBatchError``.
+    """
+    try:
+        raw = data[position]
+        if raw < 0x80:
+            return (raw >> 1) ^ -(raw & 1), position + 1
+        byte = data[position + 1]
+        raw = raw & 0x7F | (byte & 0x7F) << 7
+        position += 2
+        shift = 7
+        while byte >= 0x80:
+            shift += 7
+            if shift >= bits:
+                raise CorruptBatchError(f"integer before byte {position} of the records is too long")
+            byte = data[position]
+            raw |= (byte & 0x7F) << shift
+            position += 1
+    except IndexError:
+        raise CorruptBatchError("the records end within an integer") from None
+    raw &= (1 << bits) - 1
+    return (raw >> 1) ^ -(raw & 1), position
 
 
 def write_varint(value: int) -> bytes:

@@ -166,6 +166,9 @@ def test_the_rest_of_a_compacted_batch_is_still_aborted() -> None:
         records, base_offset=None, producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True
     )
     header = next(scan_headers(data))[1]
+    assert CommittedFilter([AbortedTransaction(1, 12, 20)]).is_aborted(header)
+    assert CommittedFilter([AbortedTransaction(1, 5, 12)]).is_aborted(header)
     assert CommittedFilter([AbortedTransaction(1, 10, 20)]).is_aborted(header)
     assert not CommittedFilter([AbortedTransaction(1, 13, 20)]).is_aborted(header)
     assert not CommittedFilter([AbortedTransaction(1, 5, 11)]).is_aborted(header)
+    assert not CommittedFilter([AbortedTransaction(2, 5, 20)]).is_aborted(header)

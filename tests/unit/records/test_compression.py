@@ -7,6 +7,7 @@ import os
 import random
 import struct
 import tracemalloc
+import zlib
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from millrace.errors import CorruptBatchError, UnsupportedCompressionError
 from millrace.records.compression import Compression, compress, decompress, decompressed_chunks
+from millrace.records.xxhash32 import xxhash32
 
 REAL = [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD]
 TEXT = b"the quick brown fox jumps over the lazy dog " * 5_000  # several blocks of each codec
@@ -48,6 +50,29 @@ def test_output_beyond_the_limit_is_refused_before_it_is_held(compression: Compr
     with pytest.raises(CorruptBatchError, match=r"1000000|larger"):
         drain(decompressed_chunks(compressed, compression, max_bytes=1_000_000), held)
     assert len(held) <= 1_000_000
+
+
+@pytest.mark.parametrize("compression", REAL)
+@pytest.mark.parametrize("data", [b"x", TEXT], ids=["small", "large"])
+def test_output_of_just_the_limit_is_accepted(compression: Compression, data: bytes) -> None:
+    compressed = compress(data, compression)
+    assert decompress(compressed, compression, max_bytes=len(data)) == data
+    with pytest.raises(CorruptBatchError):
+        decompress(compressed, compression, max_bytes=len(data) - 1)
+
+
+@pytest.mark.parametrize("compression", REAL)
+def test_a_body_without_a_byte_is_corrupt(compression: Compression) -> None:
+    with pytest.raises(CorruptBatchError):
+        decompress(b"", compression)
+
+
+def test_all_bytes_before_the_damage_are_handed_out() -> None:
+    noise = random.Random(5).randbytes(20_000)
+    got = bytearray()
+    with pytest.raises(CorruptBatchError):
+        drain(decompressed_chunks(compress(noise, Compression.ZSTD) + b"damage", Compression.ZSTD), got)
+    assert got == noise
 
 
 @pytest.mark.parametrize("compression", REAL)
@@ -123,12 +148,44 @@ def test_gzip_members_follow_one_another_and_what_follows_them_is_ignored() -> N
     assert decompress(two + bytes(10), Compression.GZIP) == b"one,two"
 
 
-def test_gzip_headers_may_have_every_optional_part() -> None:
-    plain = gzip.compress(b"data", mtime=0)
-    extra = (
-        b"\x1f\x8b\x08\x1c" + plain[4:10] + struct.pack("<H", 3) + b"abc" + b"name\x00" + b"comment\x00" + plain[10:]
-    )
-    assert decompress(extra, Compression.GZIP) == b"data"
+@pytest.mark.parametrize("size", [1, 10, 17, 18])
+def test_the_beginning_of_a_gzip_member_is_ignored_if_it_is_shorter_than_any(size: int) -> None:
+    body = gzip.compress(b"one") + gzip.compress(b"two", mtime=0)[:size]
+    if size < 18:
+        assert decompress(body, Compression.GZIP) == b"one"
+        return
+    with pytest.raises(CorruptBatchError):
+        decompress(body, Compression.GZIP)
+
+
+GZIP_PLAIN = gzip.compress(b"data", mtime=0)
+GZIP_PARTS = {0x04: struct.pack("<H", 3) + b"a\x00c", 0x08: b"name\x00", 0x10: b"comment\x00"}
+
+
+def gzip_header(flags: int) -> bytes:
+    header = GZIP_PLAIN[:3] + bytes([flags]) + GZIP_PLAIN[4:10]
+    header += b"".join(part for flag, part in GZIP_PARTS.items() if flags & flag)
+    return header + (struct.pack("<H", zlib.crc32(header) & 0xFFFF) if flags & 0x02 else b"")
+
+
+@pytest.mark.parametrize("flags", range(0, 0x20, 2))
+def test_gzip_headers_may_have_every_optional_part(flags: int) -> None:
+    body = gzip_header(flags) + GZIP_PLAIN[10:]
+    assert decompress(body, Compression.GZIP) == b"data"
+    assert decompress(GZIP_PLAIN + body, Compression.GZIP) == b"datadata"
+    for size in range(len(gzip_header(flags))):
+        with pytest.raises(CorruptBatchError):
+            decompress(body[:size], Compression.GZIP)
+
+
+@pytest.mark.parametrize("flags", [0x02, 0x1E])
+def test_a_gzip_header_may_have_a_checksum_that_must_be_right(flags: int) -> None:
+    for place in range(4, len(gzip_header(flags))):
+        damaged = bytearray(gzip_header(flags) + GZIP_PLAIN[10:])
+        damaged[place] ^= 0x80
+        for before in (b"", GZIP_PLAIN):
+            with pytest.raises(CorruptBatchError):
+                decompress(before + bytes(damaged), Compression.GZIP)
 
 
 def test_a_wrong_gzip_trailer_is_noticed_after_the_data() -> None:
@@ -151,6 +208,62 @@ def test_snappy_is_read_with_and_without_framing() -> None:
 def test_a_snappy_block_may_not_declare_more_than_allowed() -> None:
     with pytest.raises(CorruptBatchError, match="declares 4294967295 bytes"):
         decompress(b"\xff\xff\xff\xff\x0f" + bytes(20), Compression.SNAPPY)
+
+
+@pytest.mark.parametrize("size", [-1, 0, 2, 100])
+def test_a_snappy_chunk_must_lie_within_the_body(size: int) -> None:
+    block = pa.compress(b"", codec="snappy", asbytes=True)
+    header = compress(b"", Compression.SNAPPY)
+    assert decompress(header + struct.pack(">i", len(block)) + block, Compression.SNAPPY) == b""
+    with pytest.raises(CorruptBatchError):
+        decompress(header + struct.pack(">i", size) + block, Compression.SNAPPY)
+
+
+def lz4_frame(flags: int, block_size: int, *blocks: bytes, mark: bytes = bytes(4)) -> bytes:
+    """Build a frame of blocks that are not compressed, with the parts that its flags require."""
+    descriptor = bytes((flags, block_size)) + (struct.pack("<Q", sum(map(len, blocks))) if flags & 0x08 else b"")
+    parts = [b"\x04\x22\x4d\x18", descriptor, bytes([(xxhash32(descriptor) >> 8) & 0xFF])]
+    for block in blocks:
+        parts += [struct.pack("<I", len(block) | 0x8000_0000), block]
+        parts += [struct.pack("<I", xxhash32(block))] if flags & 0x10 else []
+    return b"".join([*parts, mark, bytes(4) if flags & 0x04 else b""])
+
+
+@pytest.mark.parametrize("flags", [0x60, 0x64, 0x68, 0x6C, 0x70, 0x74, 0x78, 0x7C])
+def test_an_lz4_frame_may_have_checksums_and_its_size(flags: int) -> None:
+    frame = lz4_frame(flags, 0x40, b"one,", b"two")
+    assert decompress(frame, Compression.LZ4) == b"one,two"
+    for size in range(len(lz4_frame(flags, 0x40, mark=b"")) - (4 if flags & 0x04 else 0)):
+        with pytest.raises(CorruptBatchError):
+            decompress(frame[:size], Compression.LZ4)
+
+
+@pytest.mark.parametrize("flags", [0x61, 0x62, 0x20, 0xA0, 0xE0, 0x40])
+def test_lz4_frames_of_other_versions_are_refused(flags: int) -> None:
+    with pytest.raises(CorruptBatchError, match=r"unknown version|linked blocks"):
+        decompress(lz4_frame(flags, 0x40, b"data"), Compression.LZ4)
+
+
+@pytest.mark.parametrize("block_size", [0x00, 0x30, 0x41, 0x42, 0x44, 0x48, 0xC0])
+def test_lz4_frames_with_other_block_sizes_are_refused(block_size: int) -> None:
+    with pytest.raises(CorruptBatchError, match="unknown version"):
+        decompress(lz4_frame(0x60, block_size, b"data"), Compression.LZ4)
+
+
+@pytest.mark.parametrize(("block_size", "largest"), [(0x40, 2**16), (0x50, 2**18), (0x60, 2**20), (0x70, 2**22)])
+def test_an_lz4_block_is_at_most_as_large_as_its_frame_says(block_size: int, largest: int) -> None:
+    assert decompress(lz4_frame(0x60, block_size, bytes(largest)), Compression.LZ4) == bytes(largest)
+    with pytest.raises(CorruptBatchError, match="but the frame allows"):
+        decompress(lz4_frame(0x60, block_size, bytes(largest + 1)), Compression.LZ4)
+
+
+@pytest.mark.parametrize("flags", [0x60, 0x70])
+@pytest.mark.parametrize("mark", [b"", bytes(3), b"\x05\x00\x00\x80more"])
+def test_lz4_blocks_before_a_missing_end_mark_are_handed_out(flags: int, mark: bytes) -> None:
+    got = bytearray()
+    with pytest.raises(CorruptBatchError, match="lz4 body ends"):
+        drain(decompressed_chunks(lz4_frame(flags, 0x40, b"one,", b"two", mark=mark), Compression.LZ4), got)
+    assert got == b"one,two"
 
 
 def test_lz4_blocks_are_independent_and_arrow_reads_them() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.errors import CorruptBatchError
+from millrace.errors import CorruptBatchError, MessageTooLargeError
 from millrace.records import BatchHeader, TimestampType, attributes_of, checksum, read_header, seal, write_header
 from millrace.records.header import read_header_fields
 
@@ -58,6 +58,8 @@ def test_reads_what_was_written(header: BatchHeader, before: bytes) -> None:
 def test_a_header_that_is_cut_off_is_corrupt() -> None:
     with pytest.raises(CorruptBatchError, match="60 bytes left, but a header has 61"):
         read_header(write_header(EMPTY)[:60])
+    with pytest.raises(CorruptBatchError, match="60 bytes left"):
+        read_header(b"before" + write_header(EMPTY)[:60], 6)
 
 
 def test_magic_is_judged_before_length() -> None:
@@ -103,6 +105,12 @@ def test_sealing_fills_in_length_and_checksum() -> None:
     assert header.size_bytes == len(batch) == 66
     assert header.crc == google_crc32c.value(batch[21:])
     assert (header.base_offset, header.last_offset, header.next_offset) == (40, 42, 43)
+
+
+def test_a_batch_of_more_than_2_gib_is_not_sealed() -> None:
+    mib = bytes(2**20)
+    with pytest.raises(MessageTooLargeError, match="send fewer records"):
+        seal(EMPTY, *[mib] * 2048)
 
 
 def test_the_fields_that_a_cut_header_still_has_can_be_read() -> None:

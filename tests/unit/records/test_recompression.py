@@ -3,7 +3,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from millrace.errors import UnsupportedCompressionError
+from millrace.errors import CorruptBatchError, UnsupportedCompressionError
 from millrace.records import (
     Compression,
     Record,
@@ -14,6 +14,7 @@ from millrace.records import (
     read_header,
     read_rows,
     recompress_batch,
+    seal,
     verify_crc,
 )
 
@@ -73,6 +74,13 @@ def test_columns_cannot_have_the_codecs_of_rows(after: Compression) -> None:
     batch = build_columnar_batch(TYPED, schema_id=5)
     with pytest.raises(UnsupportedCompressionError, match="choose none, lz4 or zstd"):
         recompress_batch(batch, 0, read_header(batch), schemas, after)
+
+
+@pytest.mark.parametrize("before", [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD])
+def test_records_without_a_body_are_corrupt(before: Compression) -> None:
+    batch = seal(read_header(build_rows_batch([Record()], compression=before)))
+    with pytest.raises(CorruptBatchError):
+        recompress_batch(batch, 0, read_header(batch), schemas, Compression.NONE)
 
 
 def test_an_empty_batch_stays_one() -> None:

@@ -3,12 +3,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.errors import InvalidRecordError, InvalidTimestampError, MillraceError
+from millrace.errors import InvalidRecordError, InvalidTimestampError, MessageTooLargeError, MillraceError
 from millrace.records import (
     Compression,
     Record,
@@ -35,8 +36,9 @@ RECORDS = st.lists(
 
 
 def columns_of(records: Sequence[Record], *, slack: int = 0) -> tuple[pa.RecordBatch, dict[str, Any]]:
-    """Return the records as columns. With ``slack`` they are a slice of larger columns."""
-    padded = [*[Record(key=b"-", value=b"-", headers=(("-", None),))] * slack, *records]
+    """Return the records as columns. With ``slack`` they are a slice in the middle of larger columns."""
+    slacks = [Record(key=b"-", value=b"-", headers=(("-", None),))] * slack
+    padded = [*slacks, *records, *slacks]
     fields = {
         "key": pa.array([record.key for record in padded], pa.binary()),
         "value": pa.array([record.value for record in padded], pa.binary()),
@@ -46,7 +48,9 @@ def columns_of(records: Sequence[Record], *, slack: int = 0) -> tuple[pa.RecordB
         "offsets": pa.array([record.offset for record in padded], pa.int64()),
         "headers": headers_array([record.headers for record in padded]),
     }
-    return pa.record_batch(fields).slice(slack), {name: array.slice(slack) for name, array in beside.items()}
+    count = len(records)
+    sliced = {name: array.slice(slack, count) for name, array in beside.items()}
+    return pa.record_batch(fields).slice(slack, count), sliced
 
 
 @given(
@@ -109,3 +113,10 @@ def test_no_rows_are_a_batch_only_to_remember_offsets() -> None:
     with pytest.raises(InvalidRecordError, match="at least one record"):
         build_rows_batch_of_columns(nothing)
     assert len(build_rows_batch_of_columns(nothing, base_offset=4, last_offset=9)) == 61
+
+
+def test_a_batch_of_more_than_2_gib_is_not_written() -> None:
+    gib = pa.py_buffer(np.zeros(2**30, np.uint8))  # memory that is never touched
+    value = pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(np.array([0, 2**30], np.int32)), gib])
+    with pytest.raises(MessageTooLargeError, match="send fewer records"):
+        build_rows_batch_of_columns(pa.record_batch({"key": value, "value": value}))

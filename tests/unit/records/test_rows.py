@@ -19,6 +19,7 @@ from millrace.records import (
     sequence_of,
     verify_crc,
 )
+from millrace.records.rows import wrapped
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 RECORDS = st.lists(
@@ -115,6 +116,15 @@ def test_a_batch_may_be_left_empty_to_remember_its_producer() -> None:
     assert (header.base_offset, header.last_offset, header.count) == (12, 19, 0)
     assert last_sequence_of(header) == 5
     assert list(read_rows(batch, 0, header)) == []
+
+
+@pytest.mark.parametrize(
+    ("total", "expected"),
+    [(0, 0), (-1, -1), (2**63 - 1, 2**63 - 1), (2**63, -(2**63)), (2**64, 0), (2**63 + 5, -(2**63) + 5),
+     (-(2**63), -(2**63)), (-(2**63) - 1, 2**63 - 1), (-(2**64), 0)],
+)  # fmt: skip
+def test_sums_beyond_64_bits_wrap_as_in_java(total: int, expected: int) -> None:
+    assert wrapped(total) == expected
 
 
 def test_sequences_count_from_the_batchs_own() -> None:

@@ -34,6 +34,7 @@ from millrace.records.statistics import (
     ColumnStatistics,
     column_statistics,
     covers,
+    entries_of,
     gather_entries,
     read_statistics,
 )
@@ -118,6 +119,45 @@ def test_long_texts_are_cut_and_still_cover_their_values() -> None:
     assert not covers(ColumnStatistics(0, bounds=found.bounds), long)
 
 
+@pytest.mark.parametrize(("size", "is_prefix"), [(63, False), (64, False), (65, True)])
+def test_texts_are_cut_beyond_64_bytes(size: int, is_prefix: bool) -> None:
+    found = column_statistics(pa.array(["a", "b" * size] * 2))
+    assert found == ColumnStatistics(0, bounds=(b"a", b"b" * min(size, 64)), is_prefix=is_prefix)
+
+
+def test_entries_are_written_as_the_format_says() -> None:
+    numbers = pa.array([None, *range(-129, ROWS - 130)], pa.int32())
+    entries = gather_entries([numbers, None, pa.nulls(ROWS)], None)
+    assert (
+        entries.hex()
+        == "0002" + "0000" + "01" + "01" + "00000001" + "02ff7f" + "017d" + "0002" + "02" + "00" + "00000100"
+    )
+
+
+def test_a_column_lies_within_statistics_or_not() -> None:
+    numbers, gaps, nulls = pa.array([3, 5]), pa.array([3, None, 5]), pa.nulls(2, pa.int64())
+    within = ColumnStatistics(1, bounds=(3, 5))
+    assert covers(within, numbers)
+    assert covers(within, gaps)
+    assert not covers(ColumnStatistics(0, bounds=(3, 5)), gaps)
+    assert not covers(ColumnStatistics(1, bounds=(3, 5)), nulls)
+    assert covers(ColumnStatistics(2, bounds=(30, 50)), nulls), "no value contradicts the bounds"
+    assert covers(ColumnStatistics(2, only_nulls=True), nulls)
+    assert not covers(ColumnStatistics(2, only_nulls=True), gaps)
+    assert not covers(ColumnStatistics(2, only_nulls=True), numbers)
+    assert covers(ColumnStatistics(0), numbers)
+    for bounds, covered in [((2, 5), True), ((3, 6), True), ((4, 5), False), ((3, 4), False), ((3.0, 5.0), False)]:
+        assert covers(ColumnStatistics(0, bounds=bounds), numbers) is covered
+    assert not covers(ColumnStatistics(0, bounds=(b"a", b"z")), numbers)
+    words = pa.array(["b", "cd"])
+    for texts, is_prefix, covered in [
+        ((b"b", b"cd"), False, True), ((b"c", b"cd"), False, False), ((b"b", b"cc"), False, False),
+        ((b"b", b"c"), False, False), ((b"b", b"c"), True, True), ((b"b", b"b"), True, False),
+    ]:  # fmt: skip
+        assert covers(ColumnStatistics(0, bounds=texts, is_prefix=is_prefix), words) is covered
+    assert not covers(ColumnStatistics(0, bounds=(1, 9)), words)
+
+
 values = st.one_of(
     st.tuples(st.just(pa.int64()), st.lists(st.none() | st.integers(-(2**63), 2**63 - 1), min_size=1)),
     st.tuples(st.just(pa.int8()), st.lists(st.none() | st.integers(-128, 127), min_size=1)),
@@ -162,6 +202,29 @@ def test_untrue_statistics_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millrace.records.columnar_writing.gather_entries", lambda *_: times[:-3])
     with pytest.raises(InvalidRecordError, match="damaged"):
         validate(build())
+
+
+def test_a_batch_may_have_no_statistics_of_its_timestamps(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = gather_entries(ASCENDING.columns, None)
+    monkeypatch.setattr("millrace.records.columnar_writing.gather_entries", lambda *_: entries)
+    batch = build(timestamps_ms=pa.array(range(ROWS)))
+    found = read(batch)
+    assert found is not None
+    assert found.timestamps_ms is None
+    validate(batch)
+
+
+def test_entries_that_are_cut_off_are_no_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = gather_entries(ASCENDING.columns[:2], None)
+    for size in range(1, len(entries) + 1):
+        monkeypatch.setattr("millrace.records.columnar_writing.gather_entries", lambda *_: entries[:size])  # noqa: B023
+        assert (read(build()) is None) == (size < len(entries))
+
+
+def test_the_entries_of_a_batch_are_passed_on_to_one_that_is_derived_from_it() -> None:
+    batch, small = build(), build(ASCENDING.slice(0, ROWS - 1))
+    assert entries_of(b"--" + batch, 2, read_header(batch)) == gather_entries(ASCENDING.columns, None)
+    assert entries_of(small, 0, read_header(small)) == b""
 
 
 @given(place=st.integers(0), bit=st.integers(0, 7))
