@@ -25,13 +25,18 @@ from millrace.records import (
     headers_array,
     read_columns_header,
     read_header,
+    seal,
     verify_crc,
 )
+from millrace.records.columnar import typed_body_schema, write_columns_header
 from millrace.records.decoding import DecodedBatch
+from millrace.records.ipc_message import inspect_message
+from millrace.records.statistics import seal_columnar
 
 COLUMNAR = [Compression.NONE, Compression.LZ4, Compression.ZSTD]
 VALUES = pa.array([b"a", None, b"", b"dddd"], pa.binary())
 KEYS = pa.array([None, b"k", b"", b"k"], pa.binary())
+DICTIONARY = pa.dictionary(pa.int8(), pa.string())
 TYPED = pa.record_batch(
     {
         "id": pa.array([1, 2, 3, 4], pa.int64()),
@@ -208,6 +213,16 @@ def test_a_stamped_batch_has_one_time_for_all() -> None:
         timestamp_type=TimestampType.LOG_APPEND_TIME,
     )
     assert decode(batch).timestamps_ms().to_pylist() == [9] * 4
+    assert decode(batch).constant_timestamp_ms == 9
+    assert decode(build_columnar_batch(pa.record_batch({"value": VALUES}), timestamps_ms=7)).constant_timestamp_ms == 7
+    own = build_columnar_batch(pa.record_batch({"value": VALUES}), timestamps_ms=pa.array([4, 9, 1, 2]))
+    assert decode(own).constant_timestamp_ms is None
+
+
+def test_no_rows_need_no_timestamps() -> None:
+    batch = build_columnar_batch(pa.record_batch({"value": VALUES}).slice(4), timestamps_ms=pa.array([], pa.int64()))
+    assert (read_header(batch).base_timestamp, read_header(batch).max_timestamp) == (-1, -1)
+    assert decode(batch).num_rows == 0
 
 
 def test_an_older_version_is_read_with_nulls_for_newer_columns() -> None:
@@ -234,6 +249,12 @@ def test_an_older_version_is_read_with_nulls_for_newer_columns() -> None:
         ({"value": VALUES}, {"offsets": pa.array([0, 2, 2, 3])}, InvalidRecordError, "do not ascend"),
         ({"value": VALUES}, {"offsets": pa.array([0, 1, 2, 9]), "base_offset": 5}, InvalidRecordError, "ascend from 5"),
         ({"c": pa.array(["a"]).dictionary_encode()}, {"schema_id": 1}, SchemaError, "cast it to its value type"),
+        (
+            {"c": pa.array([{"x": 1, "y": "a"}], pa.struct([("x", pa.int8()), ("y", DICTIONARY)]))},
+            {"schema_id": 1},
+            SchemaError,
+            "column c: .* cannot be stored",
+        ),
     ],
 )
 def test_an_invalid_batch_is_not_built(
@@ -285,3 +306,32 @@ def test_a_compressed_buffer_may_not_grow_beyond_the_limit(compression: Compress
     batch = build_columnar_batch(pa.record_batch({"value": pa.array([bytes(1_000_000)])}), compression=compression)
     with pytest.raises(CorruptBatchError, match="bytes decompressed, but 1000 are allowed"):
         decode_batch(pa.py_buffer(batch), 0, read_header(batch), schemas, max_bytes=1_000)
+
+
+@pytest.mark.parametrize("compression", COLUMNAR)
+def test_a_batch_may_grow_to_just_the_limit(compression: Compression) -> None:
+    batch = build_columnar_batch(pa.record_batch({"value": pa.array([bytes(1_000)] * 9)}), compression=compression)
+    layout = read_columns_header(batch, 0, read_header(batch))
+    message = pa.py_buffer(batch[layout.message_position :][: layout.message_length])
+    limit = inspect_message(message).decompressed_bytes
+    assert decode_batch(pa.py_buffer(batch), 0, read_header(batch), schemas, max_bytes=limit).num_rows == 9
+    with pytest.raises(CorruptBatchError, match="are allowed"):
+        decode_batch(pa.py_buffer(batch), 0, read_header(batch), schemas, max_bytes=limit - 1)
+
+
+def test_a_columns_header_needs_128_bytes_of_the_batch() -> None:
+    header = read_header(build_columnar_batch(TYPED, schema_id=1))
+    batch = seal(header, write_columns_header(0, 1, 0))
+    assert len(batch) == 128
+    assert read_columns_header(batch, 0, read_header(batch)).message_length == 0
+    with pytest.raises(CorruptBatchError, match="at least 128"):
+        read_columns_header(batch, 0, read_header(batch)._replace(batch_length=127 - 12))
+
+
+def test_reserved_columns_have_no_nulls() -> None:
+    good = read_header(build_columnar_batch(TYPED, schema_id=1, timestamps_ms=pa.array([1, 2, 3, 4])))
+    schema = typed_body_schema(TYPED.schema, ColumnFlags.TIMESTAMPS)
+    columns = pa.RecordBatch.from_arrays([pa.array([1, None, 3, 4]), *TYPED.columns], schema=schema)
+    batch = seal_columnar(good, ColumnFlags.TIMESTAMPS, 1, [columns.serialize()])
+    with pytest.raises(CorruptBatchError, match="nulls in __timestamp"):
+        decode(batch).timestamps_ms()

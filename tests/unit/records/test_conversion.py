@@ -35,6 +35,7 @@ from millrace.records import (
     read_entries,
     read_header,
     read_rows,
+    seal,
 )
 
 MESSAGES = [RecordFormat.MAGIC_0, RecordFormat.MAGIC_1]
@@ -207,6 +208,26 @@ def test_messages_are_not_put_together_when_a_batch_could_not_hold_both() -> Non
     assert contents(b"".join(batches)) == contents(data)
 
 
+@pytest.mark.parametrize("target", [RecordFormat.MAGIC_1, RecordFormat.ROWS, RecordFormat.COLUMNAR])
+def test_a_wrapper_is_split_where_its_offsets_span_more_than_a_batch(target: RecordFormat) -> None:
+    offsets = [5, 6, 2**31 + 4, 2**31 + 5, 2**31 + 6, 2**32 + 4, 2**32 + 5]
+    wrapper = build_entries([Record(offset=each) for each in offsets], magic=1, compression=Compression.GZIP)
+    (whole,) = convert(build_entries([Record(offset=each) for each in offsets[:3]], magic=1), RecordFormat.ROWS)
+    assert read_header(whole).count == 3
+    options = {} if target is not RecordFormat.COLUMNAR else {"compression": Compression.NONE}
+    parts = list(convert(wrapper, target, **options))
+    assert [[each.offset for each in contents(part)] for part in parts] == [offsets[:3], offsets[3:6], offsets[6:]]
+
+
+@pytest.mark.parametrize(("last", "is_kept"), [(2**31 + 4, True), (2**31 + 5, False)])
+def test_a_wrapper_of_the_wanted_format_is_kept_if_a_segment_can_hold_its_offsets(last: int, is_kept: bool) -> None:
+    records = [Record(offset=5), Record(offset=last)]
+    wrapper = build_entries(records, magic=1, compression=Compression.GZIP)
+    parts = list(convert(wrapper, RecordFormat.MAGIC_1))
+    assert (parts == [wrapper]) is is_kept
+    assert contents(b"".join(parts)) == records
+
+
 def test_old_formats_refuse_headers_and_producers_unless_loss_is_allowed() -> None:
     with_headers = build_rows_batch([Record(value=b"a"), Record(value=b"b", headers=(("h", b"x"),))], base_offset=5)
     of_producer = build_rows_batch([Record()], producer_id=1, producer_epoch=0, base_sequence=0, base_offset=7)
@@ -255,6 +276,14 @@ def test_typed_batches_stay_columnar() -> None:
         converted(typed, RecordFormat.COLUMNAR, compression=Compression.LZ4)
     packed = converted(typed, RecordFormat.COLUMNAR, compression=Compression.LZ4, schema_of=lambda _: columns.schema)
     assert decode_batch(pa.py_buffer(packed), 0, read_header(packed), lambda _: columns.schema).columns == columns
+
+
+def test_columns_are_checked_before_they_are_compressed_again() -> None:
+    columns = pa.record_batch({"word": pa.array(["é"])})
+    batch = build_columnar_batch(columns, schema_id=4)
+    damaged = seal(read_header(batch), batch[61:].replace("é".encode(), b"\xff\xff"))
+    with pytest.raises(CorruptBatchError, match="base offset 0"):
+        converted(damaged, RecordFormat.COLUMNAR, compression=Compression.LZ4, schema_of=lambda _: columns.schema)
 
 
 def test_a_compression_that_the_format_lacks_is_refused() -> None:

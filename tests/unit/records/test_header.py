@@ -107,6 +107,12 @@ def test_sealing_fills_in_length_and_checksum() -> None:
     assert (header.base_offset, header.last_offset, header.next_offset) == (40, 42, 43)
 
 
+def test_a_batch_may_be_sealed_without_a_checksum() -> None:
+    batch = seal(EMPTY, b"abc", with_checksum=False)
+    assert read_header(batch).crc == 0
+    assert batch[:17] + batch[21:] == seal(EMPTY, b"abc")[:17] + seal(EMPTY, b"abc")[21:]
+
+
 def test_a_batch_of_more_than_2_gib_is_not_sealed() -> None:
     mib = bytes(2**20)
     with pytest.raises(MessageTooLargeError, match="send fewer records"):

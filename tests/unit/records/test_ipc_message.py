@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import struct
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -57,3 +59,19 @@ def test_a_body_that_is_cut_off_is_noticed() -> None:
     whole = message()
     with pytest.raises(CorruptBatchError, match="declares a body of"):
         inspect_message(whole.slice(0, whole.size - 8))
+
+
+@pytest.mark.parametrize("more", [1, 2**40, -1000])
+def test_a_buffer_must_lie_within_the_body(more: int) -> None:
+    data = message().to_pybytes()
+    offset, last = max(
+        (offset, struct.pack("<qq", offset, size))
+        for offset in range(0, 512, 8)
+        for size in (100, 101)
+        if struct.pack("<qq", offset, size) in data
+    )
+    body_bytes = len(data) - inspect_message(pa.py_buffer(data)).body_position
+    fits = data.replace(last, struct.pack("<qq", offset, body_bytes - offset))
+    assert inspect_message(pa.py_buffer(fits)).row_count == 3
+    with pytest.raises(CorruptBatchError, match="Arrow buffer of"):
+        inspect_message(pa.py_buffer(data.replace(last, struct.pack("<qq", offset, body_bytes - offset + more))))

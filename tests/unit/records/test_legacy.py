@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import struct
+import zlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -92,6 +95,38 @@ def test_a_wrapper_may_not_end_after_its_own_offset() -> None:
     (entry,) = read_entries(data)
     with pytest.raises(InvalidRecordError, match="relative offset 9"):
         list(entry.records())
+
+
+def wrapper(inner: bytes, offset: int, magic: int = 1) -> bytes:
+    value = zlib.compress(inner, wbits=31)
+    content = struct.pack(">bb", magic, Compression.GZIP) + struct.pack(">q", 0) * magic
+    content += struct.pack(">ii", -1, len(value)) + value
+    return struct.pack(">qiI", offset, 4 + len(content), zlib.crc32(content)) + content
+
+
+@pytest.mark.parametrize(("offset", "first"), [(0, 0), (1, 0), (2, 1), (70, 69)])
+def test_relative_offsets_end_at_the_wrappers_own_unless_that_is_0(offset: int, first: int) -> None:
+    inner = build_messages([Record(offset=0), Record(offset=1)], magic=1)
+    assert [record.offset for record in read(wrapper(inner, offset))] == [first, first + 1]
+
+
+@pytest.mark.parametrize("rest", [b"", bytes(11), struct.pack(">qi", 1, 14), struct.pack(">qi", 1, 14) + bytes(13)])
+def test_an_incomplete_last_message_of_a_wrapper_is_dropped(rest: bytes) -> None:
+    inner = build_messages([Record(value=b"v")], magic=0)
+    assert [record.value for record in read(wrapper(inner + rest, 0, magic=0))] == [b"v"]
+
+
+@pytest.mark.parametrize("length", [-1, 0, 13])
+def test_a_message_within_a_wrapper_has_at_least_14_bytes(length: int) -> None:
+    inner = build_messages([Record(value=b"v")], magic=0) + struct.pack(">qi", 1, length)
+    with pytest.raises(CorruptBatchError, match="14 is the minimum"):
+        read(wrapper(inner, 0, magic=0))
+
+
+@pytest.mark.parametrize("inner", [b"", bytes(11)])
+def test_a_wrapper_holds_a_message(inner: bytes) -> None:
+    with pytest.raises(InvalidRecordError, match="holds no message"):
+        read(wrapper(inner, 0))
 
 
 @pytest.mark.parametrize("magic", [0, 1])

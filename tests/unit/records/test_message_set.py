@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import struct
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -49,6 +51,22 @@ def test_unknown_formats_are_neither_written_nor_read(magic: int) -> None:
     data[16] = magic % 256
     with pytest.raises(CorruptBatchError, match=f"magic {magic}"):
         list(read_entries(data))
+
+
+@pytest.mark.parametrize(("length", "size"), [(14, 12), (14, 16), (100, 17)])
+def test_an_incomplete_last_entry_is_dropped(length: int, size: int) -> None:
+    rest = (struct.pack(">qiI", 6, length, 0) + b"\x01" + bytes(9))[:size]
+    assert len(list(read_entries(MIXED + rest))) == 4
+
+
+@pytest.mark.parametrize(
+    ("rest", "says"),
+    [(struct.pack(">qi", 6, 13), "length of 13"), (struct.pack(">qiIb", 6, 14, 0, 3), "magic 3"),
+     (struct.pack(">qiIb", 6, 14, 0, -1), "magic -1"), (struct.pack(">qiIb", 6, 2**31 - 12, 0, 2), "invalid length")],
+)  # fmt: skip
+def test_an_impossible_entry_is_corrupt_even_if_it_is_incomplete(rest: bytes, says: str) -> None:
+    with pytest.raises(CorruptBatchError, match=says):
+        list(read_entries(MIXED + rest))
 
 
 @given(st.integers(0, len(MIXED)))

@@ -24,7 +24,7 @@ from millrace.records import (
     usual_times_together,
     validate_batch,
 )
-from millrace.records.row_columns import RowColumns, read_one_by_one, read_regular, rows_to_columns
+from millrace.records.row_columns import RowColumns, read_one_by_one, read_regular, rows_to_columns, run_to_columns
 from millrace.records.rows import body_of
 
 NAMES = ("key", "value")
@@ -187,3 +187,38 @@ def test_odd_batches_are_read_all_the_same(headers: tuple[tuple[str, bytes]]) ->
     assert decoded.headers is not None
     assert [entry["key"] for entry in decoded.headers.to_pylist()[29]][:1] == [headers[0][0].replace("kk", "k�")]
     assert isinstance(decoded.columns["key"], pa.BinaryArray)
+
+
+def test_a_header_without_a_key_is_corrupt() -> None:
+    record = b"\0\0\0\x01\x01\x02" + b"\x01\x01"  # one header, whose key and value are null
+    body = (bytes([2 * len(record)]) + record) * 30
+    batch = seal(read_header(build_rows_batch([Record()] * 30)), body)
+    with pytest.raises(CorruptBatchError, match="a header without a key"):
+        rows_to_columns(batch, 0, read_header(batch))
+    assert usual_times(batch, 0, read_header(batch)) is None
+
+
+@pytest.mark.parametrize("is_small", [True, False])
+def test_a_batch_that_is_not_usual_is_left_to_the_complete_check(is_small: bool) -> None:
+    records = [Record(timestamp_ms=5)] * (2 if is_small else 30)
+    usual = build_rows_batch(records)
+    empty = build_rows_batch([], base_offset=3, last_offset=8)
+    stamped = build_rows_batch(records, timestamp_type=TimestampType.LOG_APPEND_TIME)
+    gap = build_rows_batch([*records, Record(timestamp_ms=5)], base_offset=0)
+    gap = seal(read_header(gap)._replace(last_offset_delta=len(records) - 1), gap[61:])
+    assert usual_times_together([(usual, read_header(usual))] * 2) == [(5, 5)] * 2
+    for odd in (empty, stamped, gap):
+        assert usual_times(odd, 0, read_header(odd)) is None
+        for batches in ((usual, odd), (odd, usual)):
+            assert usual_times_together([(batch, read_header(batch)) for batch in batches]) == [None, None]
+
+
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.LZ4])
+def test_batches_read_together_are_limited_together(codec: Compression) -> None:
+    batch = build_rows_batch([Record(value=bytes(100))] * 3, compression=codec)
+    header = read_header(batch)
+    size = len(body_of(batch, 0, header, 2**30)[0])
+    run = [(0, header), (len(batch), header._replace(base_offset=3))]
+    assert len(run_to_columns(batch * 2, run, NAMES, max_bytes=2 * size).timestamps_ms) == 6
+    with pytest.raises(CorruptBatchError, match="larger than"):
+        run_to_columns(batch * 2, run, NAMES, max_bytes=2 * size - 1)

@@ -18,6 +18,7 @@ from millrace.records import (
     build_rows_batch_of_columns,
     headers_array,
 )
+from millrace.records.columnar import HEADERS_TYPE
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 BYTES = st.none() | st.sampled_from([0, 1, 63, 64, 127, 128, 300]).map(bytes) | st.binary(max_size=9)
@@ -120,3 +121,9 @@ def test_a_batch_of_more_than_2_gib_is_not_written() -> None:
     value = pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(np.array([0, 2**30], np.int32)), gib])
     with pytest.raises(MessageTooLargeError, match="send fewer records"):
         build_rows_batch_of_columns(pa.record_batch({"key": value, "value": value}))
+
+
+def test_a_header_without_a_key_is_not_written() -> None:
+    keyless = pa.array([[{"key": None, "value": b"v"}]], HEADERS_TYPE)
+    with pytest.raises(InvalidRecordError, match="a header without a key"):
+        build_rows_batch_of_columns(pa.record_batch({"value": pa.array([b"v"])}), headers=keyless)

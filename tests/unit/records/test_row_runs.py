@@ -164,3 +164,37 @@ def test_a_batch_is_verified_before_it_is_passed_over(at: int, value: int) -> No
     log[at] = value
     with pytest.raises(CorruptBatchError, match="checksum"):
         list(decode_range(pa.py_buffer(bytes(log)), 5, 20, no_schema))
+
+
+@pytest.mark.parametrize(("last", "batches"), [(384, [9]), (385, [8, 1])])
+def test_a_run_has_at_most_16384_records(last: int, batches: list[int]) -> None:
+    parts = [build_rows_batch([Record()] * 2_000, base_offset=base) for base in range(0, 16_000, 2_000)]
+    log = b"".join([*parts, build_rows_batch([Record()] * last, base_offset=16_000)])
+    found = list(decode_range(pa.py_buffer(log), 0, 2**40, no_schema))
+    assert [batch.batch_count for batch in found] == batches
+    assert sum(batch.num_rows for batch in found) == 16_000 + last
+
+
+@pytest.mark.parametrize(("more", "batches"), [(0, [4]), (1, [3, 1])])
+def test_a_run_has_at_most_4_mib(more: int, batches: list[int]) -> None:
+    empty = len(build_rows_batch([Record(value=bytes(2**19))])) - 2**19
+    parts = [
+        build_rows_batch([Record(value=bytes(2**20 - empty + (more if base == 3 else 0)))], base_offset=base)
+        for base in range(4)
+    ]
+    found = list(decode_range(pa.py_buffer(b"".join(parts)), 0, 2**40, no_schema))
+    assert [batch.batch_count for batch in found] == batches
+
+
+@pytest.mark.parametrize(("count", "batches"), [(2_000, [2]), (2_001, [1, 1])])
+def test_a_large_batch_is_decoded_alone(count: int, batches: list[int]) -> None:
+    log = build_rows_batch([Record()] * count) + build_rows_batch([Record()], base_offset=count)
+    assert [batch.batch_count for batch in decode_range(pa.py_buffer(log), 0, 2**40, no_schema)] == batches
+
+
+def test_batches_before_one_that_does_not_follow_are_read() -> None:
+    log = b"".join(build_rows_batch([Record()] * 5, base_offset=base) for base in (0, 5, 9))
+    found = decode_range(pa.py_buffer(log), 0, 99, no_schema)
+    assert next(found).offset_range() == range(10)
+    with pytest.raises(CorruptBatchError, match="offset 9 does not follow 9"):
+        next(found)

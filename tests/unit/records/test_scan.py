@@ -15,6 +15,7 @@ from millrace.records import (
     read_header,
     read_rows,
     scan_headers,
+    set_max_timestamp,
     stamp_append_time,
     verify_crc,
 )
@@ -96,3 +97,13 @@ def test_an_incomplete_batch_is_not_stamped() -> None:
     cut = bytearray(batch(3)[:-5])
     with pytest.raises(CorruptBatchError, match="5 bytes are missing"):
         stamp_append_time(cut, 0, 1)
+
+
+def test_a_new_maximum_timestamp_leaves_the_checksum_right() -> None:
+    buffer = bytearray(THREE)
+    second = len(batch(1))
+    set_max_timestamp(buffer, second, 99)
+    header = read_header(buffer, second)
+    verify_crc(buffer, second, header)
+    assert (header.max_timestamp, header.timestamp_type) == (99, TimestampType.CREATE_TIME)
+    assert (buffer[:second], buffer[second + len(batch(2)) :]) == (batch(1), batch(3, 3))

@@ -119,6 +119,24 @@ def test_long_texts_are_cut_and_still_cover_their_values() -> None:
     assert not covers(ColumnStatistics(0, bounds=found.bounds), long)
 
 
+@pytest.mark.parametrize(
+    ("texts", "have_bounds"),
+    [
+        ("dcba" * 4, True), ("edcba" * 3 + "e", False),  # few values, or too many
+        ("bcdefghijklmna@?", True), ("bcdefghijklmaA@?", False),  # twelve ascents, or eleven
+    ],
+)  # fmt: skip
+def test_texts_have_bounds_if_they_are_few_or_ascend(texts: str, have_bounds: bool) -> None:
+    bounds = (min(texts).encode(), max(texts).encode()) if have_bounds else None
+    assert column_statistics(pa.array(list(texts))).bounds == bounds
+
+
+@pytest.mark.parametrize(("size", "have_bounds"), [(60, True), (61, False)])
+def test_texts_of_more_than_64_bytes_on_average_have_no_bounds(size: int, have_bounds: bool) -> None:
+    column = pa.array(["x" * size] * 1_000)  # and an offset of four bytes each
+    assert (column_statistics(column.slice(0, 999)).bounds is not None) == have_bounds
+
+
 @pytest.mark.parametrize(("size", "is_prefix"), [(63, False), (64, False), (65, True)])
 def test_texts_are_cut_beyond_64_bytes(size: int, is_prefix: bool) -> None:
     found = column_statistics(pa.array(["a", "b" * size] * 2))

@@ -145,6 +145,20 @@ def test_offsets_outside_the_batchs_range_are_refused() -> None:
         validate(seal(read_header(sound)._replace(count=2), twice))
 
 
+@pytest.mark.parametrize(
+    ("deltas", "is_valid"), [((0, 2, 5), True), ((0, 5, 2), False), ((2, 0, 5), False), ((0, 2, 2), False)]
+)
+def test_offsets_ascend_from_record_to_record(deltas: tuple[int, ...], is_valid: bool) -> None:
+    header = read_header(build_rows_batch([Record()] * 3))
+    body = b"".join(b"\x0c\0\0" + bytes([2 * delta]) + b"\x01\x01\0" for delta in deltas)
+    batch = seal(header._replace(last_offset_delta=5), body)
+    if is_valid:
+        validate(batch)
+        return
+    with pytest.raises(InvalidRecordError, match="do not ascend"):
+        validate(batch)
+
+
 def test_a_maximum_timestamp_that_is_not_the_records_is_refused() -> None:
     sound = build_rows_batch([Record(timestamp_ms=5)])
     with pytest.raises(InvalidTimestampError, match="maximum timestamp 6, but the records have 5"):

@@ -50,8 +50,7 @@ def test_an_integer_that_the_data_cut_off_is_corrupt(bits: int, data: str) -> No
 def test_an_integer_of_every_size_is_read(size: int) -> None:
     largest = 2 ** (7 * size - 1) - 1 if size < 10 else 2**63 - 1
     for value in (largest, -largest - 1):
-        assert write_varint(value).hex() == write_varint(value)[:size].hex()
-        assert varint_size(value) == size
+        assert len(write_varint(value)) == varint_size(value) == size
         assert read_varint(write_varint(value), 0, 64) == (value, size)
         if size < 5:
             assert read_varint(write_varint(value), 0) == (value, size)
