@@ -48,7 +48,7 @@ class Fold:
 
 def _wrapped(number: int) -> int:
     """Wrap a whole number to 64 bits, as Java's ``long`` does."""
-    return number if -(2**63) <= number < 2**63 else (number + 2**63) % 2**64 - 2**63
+    return (number + 2**63) % 2**64 - 2**63
 
 
 def _checked(number: Decimal) -> Decimal:

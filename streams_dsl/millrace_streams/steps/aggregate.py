@@ -105,8 +105,6 @@ class AggregateStep:
         """Return the table's rows of these keys, as stored."""
         assert isinstance(store, Store)
         wanted = list(keys)
-        if not wanted:
-            return {}
         layout = self.operator.result
         columns = columns_of(layout, wanted, [None] * len(wanted))
         frame = pl.DataFrame([column for column in columns if column.name in layout.key_columns])

@@ -287,16 +287,6 @@ class Emitted:
         self.times.append(time_ms)
         self.olds.append(old)
 
-    def extend(
-        self, causes: Sequence[int], key: Any, values: list[Any], times: list[int], olds: list[Any] | None
-    ) -> None:
-        """Add rows of one key."""
-        self.causes.extend(causes)
-        self.keys.extend([key] * len(causes))
-        self.values.extend(values)
-        self.times.extend(times)
-        self.olds.extend(olds if olds is not None else [None] * len(causes))
-
     def output(self, layout: Layout) -> Output:
         """Return the finished output."""
         olds = self.olds if layout.table else None

@@ -60,7 +60,7 @@ class SlidingWindowsStep(FoldStep):
             store.expire()
             return
         emit_closed(store, work.turns, work.stream_times - self.window.grace_ms, length_ms, 1, work.out)
-        store.expire(until_ms=max(0, store.number("closed") - length_ms))
+        store.expire(until_ms=store.number("closed") - length_ms)
 
 
 @dataclass(slots=True)

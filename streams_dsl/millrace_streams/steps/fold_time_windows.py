@@ -72,7 +72,7 @@ class TimeWindowsStep(FoldStep):
         """Emit final results of closed windows, and expire windows."""
         if self.node.on_close and isinstance(self.window, TimeWindows):
             emit_closed(store, placed.counted, placed.closed, self.window.size_ms, 0, out)
-            store.expire(until_ms=max(0, store.number("closed") - self.window.size_ms + 1))
+            store.expire(until_ms=store.number("closed") - self.window.size_ms + 1)
         else:
             store.expire()
 

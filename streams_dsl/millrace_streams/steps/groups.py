@@ -12,7 +12,7 @@ import polars as pl
 
 from millrace_streams.frames.codec import keys_of
 from millrace_streams.layout import Layout
-from millrace_streams.steps.batch import TOMBSTONE, Batch, Rows
+from millrace_streams.steps.batch import NO_TIMESTAMP, TOMBSTONE, Batch, Rows
 from millrace_streams.steps.flow import Place
 from millrace_streams.stores.base import Stored
 
@@ -113,7 +113,7 @@ def fold_groups(
         for number, (key, end) in enumerate(zip(groups.keys, groups.ends, strict=True)):
             start = groups.starts[number] if groups.starts else 0
             stored = load(key, start)
-            aggregate, time_ms = stored if stored is not None else (None, -1)
+            aggregate, time_ms = stored if stored is not None else (None, NO_TIMESTAMP)
             add(key, first, end, aggregate, results)
             folded.befores.append(aggregate)
             folded.befores.extend(results[first : end - 1])
@@ -136,5 +136,5 @@ def _newest_times(times: list[int], results: list[Any], newest_ms: int) -> list[
         newest_ms = max(newest_ms, time_ms)
         newest.append(newest_ms)
         if result is None:
-            newest_ms = -1
+            newest_ms = NO_TIMESTAMP
     return newest

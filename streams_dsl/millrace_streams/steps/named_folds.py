@@ -83,7 +83,7 @@ class NamedFold:
     def add(self) -> Callable[[Any, Any], Any]:
         """Function that folds two entries into one; nulls add nothing."""
         if self.node.bare:
-            return self.aggregates[0].accumulators[0].fold.add
+            return WHOLE_SUM.add
         if self.keeps_results:
             folds = [(aggregate.name, aggregate.accumulators[0].fold.add) for aggregate in self.aggregates]
         else:

@@ -54,10 +54,7 @@ class Punctuation:
         """
         if self.cancelled or now_ms < self.next_ms:
             return
-        due_ms = self.next_ms
-        self.next_ms += self.interval_ms
-        if self.next_ms <= now_ms:
-            self.next_ms = due_ms + ((now_ms - due_ms) // self.interval_ms + 1) * self.interval_ms
+        self.next_ms += ((now_ms - self.next_ms) // self.interval_ms + 1) * self.interval_ms
         self.callback(now_ms)
 
 
@@ -169,7 +166,6 @@ class Context:
 
     def punctuate(self, kind: PunctuationType, now_ms: int) -> None:
         """Call the due punctuations."""
-        self.record = None
         for punctuation in list(self.punctuations):
             if punctuation.kind == kind:
                 punctuation.punctuate(now_ms)
@@ -211,18 +207,18 @@ class ProcessStep:
             context, processor = self._running(inputs, state)
         context.begin(inputs)
         ticks = inputs.ticks
+        assert ticks is not None
         self._announce(batch, context)
-        tick_marks = ticks.marks if ticks is not None else inputs.marks[:0]
         # Stream-time punctuations come after everything that a record caused.
-        after = tick_marks.copy()
+        after = ticks.marks.copy()
         after[:, FIXED:] = LAST
         punctuations = batch.height + len(after)
-        events = _events(tick_marks, inputs.marks, after)
+        events = _events(ticks.marks, inputs.marks, after)
         with inputs.blaming(node.name, type(processor).__name__) as place:
             context.cause = place.turn = punctuations
             context.punctuate("wall_clock_time", inputs.wall_clock_ms)
             for event in events:
-                if event >= punctuations and ticks is not None:
+                if event >= punctuations:
                     context.stream_time_ms = max(context.stream_time_ms, ticks.times[event - punctuations])
                     continue
                 context.cause = place.turn = event

@@ -146,9 +146,8 @@ class _Join:
         if stored is None:
             return False
         oldest_ms = store.number(_NEWEST[other]) - self.retention_ms
-        first_ms = max(0, first_ms, oldest_ms + 1)
         records = stored.value
-        low = bisect_left(records, first_ms, key=_time)
+        low = bisect_left(records, max(first_ms, oldest_ms + 1), key=_time)
         high = bisect_right(records, max(0, last_ms), key=_time)
         other_waits = self._outer(other)
         for other_ms, other_value in records[low:high]:

@@ -17,7 +17,7 @@ import numpy as np
 from millrace_streams.graph import ChildNode, DeltaSinkNode, Node, ProcessNode, RepartitionNode, TopicSinkNode
 from millrace_streams.processors import TaskId
 from millrace_streams.steps.aggregate import AggregateStep
-from millrace_streams.steps.batch import Rows, concatenate, empty_batch
+from millrace_streams.steps.batch import NO_ROWS, Rows, concatenate, empty_batch
 from millrace_streams.steps.flow import CHANNEL, FIXED, ROOT, Flow, Inputs, Marks, Origin, Ticks, interleave
 from millrace_streams.steps.fold import FoldStep
 from millrace_streams.steps.operator import AnyStore, AnyStoreSpec, Lookup, Operator, State, Step
@@ -150,9 +150,10 @@ class Task:
             node = operator.node
             flows = [self._flow(flowing, operator, place) for place in range(len(node.parents))]
             if isinstance(node, TopicSinkNode | DeltaSinkNode):
-                outputs[node.name] = flows[0]
+                [flow] = flows
                 if isinstance(node, TopicSinkNode) and node.extractor is not None:
-                    outputs[node.name] = with_topics(node, flows[0], origin)
+                    flow = with_topics(node, flow, origin)
+                outputs[node.name] = flow
                 continue
             marks, sides, rows = interleave(flows)
             batches = tuple(flow.batch for flow in flows)
@@ -179,8 +180,7 @@ class Task:
         if parent in flowing:
             flow = flowing[parent]
         else:
-            width = FIXED + self.steps.fork_count
-            flow = Flow(empty_batch(operator.inputs[place]), np.zeros((0, width), dtype=np.int64))
+            flow = Flow(empty_batch(operator.inputs[place]), root_marks(NO_ROWS, self.steps))
         fork = self.steps.forks.get((parent, operator.node.name, place))
         flow = flow if fork is None else flow.after_fork(*fork)
         return flow.for_child(operator.node.child) if isinstance(operator.node, ChildNode) else flow
@@ -191,7 +191,7 @@ class Task:
             return None
         flows = [flowing[name] for name in sorted(self.steps.entries[node.name]) if name in flowing]
         if not flows:
-            return None
+            return Ticks([], root_marks(NO_ROWS, self.steps))
         marks, sides, rows = interleave(flows)
         times = [flows[side].batch.times[row] for side, row in zip(sides, rows, strict=True)]
         return Ticks(times, marks)

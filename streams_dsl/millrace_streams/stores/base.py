@@ -236,7 +236,7 @@ class ObjectStore:
 
     def _want_one(self, place: Place) -> None:
         """Load a place that was not prefetched; after many of them, load all entries."""
-        if self._below is not None and place not in self._brought:
+        if place not in self._brought:
             self._misses_left -= 1
             if self._misses_left < 0:
                 self.want_all()

@@ -26,6 +26,8 @@ _TIME: Final = "__time"
 _NOTHING: Final = "__nothing"
 
 Entries = Iterable[tuple[Hashable, Any]]
+Rows = list[tuple[Any, ...]]
+"""The cells of an entry's rows."""
 
 
 class Part(NamedTuple):
@@ -48,7 +50,7 @@ class Form:
 
     parts: tuple[Part, ...]
     rows: Callable[[Any, Any], Iterator[tuple[Any, ...]]]
-    entry: Callable[[list[tuple[Any, ...]]], tuple[Hashable, Any]]
+    entry: Callable[[Rows], tuple[Hashable, Any]]
     identity: Callable[[Any], tuple[Any, ...]]
 
     def frame(self, entries: Entries) -> pl.DataFrame:
@@ -73,7 +75,7 @@ class Form:
     def entries(self, frame: pl.DataFrame) -> Entries:
         """Decode rows to entries; None for a deleted one. Rows of one entry must be adjacent."""
         columns = [_cells(part, frame) for part in self.parts]
-        together: list[tuple[Any, ...]] = []
+        together: Rows = []
         same = len(self.identity(None))
         before: Any = None
         for *cells, deleted in zip(*columns, frame[DELETED].to_list(), strict=True):
@@ -101,10 +103,14 @@ def form_of(spec: StoreSpec) -> Form:
 
 
 def _key_value(layout: Layout) -> Form:
+    def entry(found: Rows) -> tuple[Hashable, Any]:
+        [((key, value), time_ms)] = found
+        return key, Stored(value, time_ms)
+
     return Form(
         parts=(Part("", layout), Part("", None, _TIME)),
         rows=lambda key, stored: iter([((key, stored.value), stored.timestamp)]),
-        entry=lambda rows: (rows[0][0][0], Stored(rows[0][0][1], rows[0][1])),
+        entry=entry,
         identity=lambda key: ((key, None),),
     )
 
@@ -112,39 +118,56 @@ def _key_value(layout: Layout) -> Form:
 def _window(layout: Layout) -> Form:
     kept = [column for column in layout.schema if column.name not in WINDOW_COLUMNS]
     inner = replace(layout, schema=pa.schema(kept), windowed=False)
+
+    def entry(found: Rows) -> tuple[Hashable, Any]:
+        [(start, (key, value), time_ms)] = found
+        return (key, start), Stored(value, time_ms)
+
     return Form(
         parts=(Part("", None, START), Part("", inner), Part("", None, _TIME)),
         rows=lambda identity, stored: iter([(identity[1], (identity[0], stored.value), stored.timestamp)]),
-        entry=lambda rows: ((rows[0][1][0], rows[0][0]), Stored(rows[0][1][1], rows[0][2])),
+        entry=entry,
         identity=lambda identity: (None, (None, None)) if identity is None else (identity[1], (identity[0], None)),
     )
 
 
 def _session(layout: Layout) -> Form:
+    def entry(found: Rows) -> tuple[Hashable, Any]:
+        [((session, value),)] = found
+        return session, value
+
     return Form(
         parts=(Part("", layout),),
         rows=lambda session, value: iter([((session, value),)]),
-        entry=lambda rows: (rows[0][0][0], rows[0][0][1]),
+        entry=entry,
         identity=lambda session: ((session, None),),
     )
 
 
 def _versioned(layout: Layout) -> Form:
+    def entry(found: Rows) -> tuple[Hashable, Any]:
+        [((key, _), _), *_] = found
+        return key, Versions([time_ms for _, time_ms in found], [value for (_, value), _ in found])
+
     return Form(
         parts=(Part("", layout), Part("", None, _TIME)),
         rows=lambda key, versions: (
             ((key, value), time_ms) for time_ms, value in zip(versions.times, versions.values, strict=True)
         ),
-        entry=lambda rows: (rows[0][0][0], Versions([row[1] for row in rows], [row[0][1] for row in rows])),
+        entry=entry,
         identity=lambda key: ((key, None),),
     )
 
 
 def _records(spec: StoreSpec) -> Form:
+    def entry(found: Rows) -> tuple[Hashable, Any]:
+        [*_, ((key, _), newest_ms)] = found
+        return key, Stored([(time_ms, value) for (_, value), time_ms in found], newest_ms)
+
     return Form(
         parts=(Part("", spec.layout), Part("", None, _TIME)),
         rows=lambda key, stored: (((key, value), time_ms) for time_ms, value in stored.value),
-        entry=lambda rows: (rows[0][0][0], Stored([(row[1], row[0][1]) for row in rows], rows[-1][1])),
+        entry=entry,
         identity=lambda key: ((key, None),),
     )
 
@@ -155,25 +178,32 @@ def _subscriptions(spec: StoreSpec) -> Form:
     left = [column.with_name(column.name.removeprefix(ASKING)) for column in asking]
     key = tuple(column.name for column in left if column.name not in WINDOW_COLUMNS)
     leaving = Layout(schema=pa.schema(left), key=key, bucket_columns=None, windowed=len(key) < len(left))
+
+    def entry(found: Rows) -> tuple[Hashable, Any]:
+        [*_, ((wants, _), _, _, time_ms)] = found
+        return wants, Stored({left_key: digest for _, (left_key, _), digest, _ in found}, time_ms)
+
     return Form(
         parts=(Part("", wanted), Part(ASKING, leaving), Part("", None, "__digest", text=True), Part("", None, _TIME)),
         rows=lambda wants, stored: (
             ((wants, None), (left_key, None), digest, stored.timestamp) for left_key, digest in stored.value.items()
         ),
-        entry=lambda rows: (rows[0][0][0], Stored({row[1][0]: row[2] for row in rows}, rows[-1][3])),
+        entry=entry,
         identity=lambda wants: ((wants, None),),
     )
 
 
 def _held(spec: StoreSpec) -> Form:
     before = Part("__before.", spec.layout)
+
+    def entry(found: Rows) -> tuple[Hashable, Any]:
+        [((key, value), time_ms, (_, replaced), due_ms)] = found
+        return key, Held(key, value, time_ms, replaced, due_ms)
+
     return Form(
         parts=(Part("", spec.layout), Part("", None, _TIME), before, Part("", None, "__due")),
         rows=lambda key, held: iter([((key, held.value), held.timestamp, (key, held.before), held.due)]),
-        entry=lambda rows: (
-            rows[0][0][0],
-            Held(rows[0][0][0], rows[0][0][1], rows[0][1], rows[0][2][1], rows[0][3]),
-        ),
+        entry=entry,
         identity=lambda key: ((key, None),),
     )
 
@@ -188,10 +218,11 @@ def _waiting_for_partner(spec: StoreSpec) -> Form:
             left, right = (value, None) if waiting.left else (None, value)
             yield side, (key, left), time_ms, (key, right)
 
-    def entry(found: list[tuple[Any, ...]]) -> tuple[Hashable, Any]:
-        side, (key, _), time_ms, _ = found[0]
-        values = tuple(row[1][1] if side == 0 else row[3][1] for row in found)
-        return (side, key, time_ms), WaitingForPartner(side == 0, key, time_ms, values)
+    def entry(found: Rows) -> tuple[Hashable, Any]:
+        [(side, (key, _), time_ms, _), *_] = found
+        is_left = side == 0
+        values = tuple(left if is_left else right for _, (_, left), _, (_, right) in found)
+        return (side, key, time_ms), WaitingForPartner(is_left, key, time_ms, values)
 
     return Form(
         parts=(
@@ -210,6 +241,11 @@ def _waiting_for_partner(spec: StoreSpec) -> Form:
 
 def _waiting_for_table(spec: StoreSpec) -> Form:
     assert spec.other is not None
+
+    def entry(found: Rows) -> tuple[Hashable, Any]:
+        [(number, (key, value), time_ms, (table_key, _))] = found
+        return number, WaitingForTable(number, key, value, time_ms, table_key)
+
     return Form(
         parts=(
             Part("", None, "__number"),
@@ -220,10 +256,7 @@ def _waiting_for_table(spec: StoreSpec) -> Form:
         rows=lambda number, waiting: iter(
             [(number, (waiting.key, waiting.value), waiting.timestamp, (waiting.table_key, None))]
         ),
-        entry=lambda rows: (
-            rows[0][0],
-            WaitingForTable(rows[0][0], rows[0][1][0], rows[0][1][1], rows[0][2], rows[0][3][0]),
-        ),
+        entry=entry,
         identity=lambda number: (number,),
     )
 

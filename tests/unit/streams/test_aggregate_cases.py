@@ -153,3 +153,20 @@ def test_a_group_may_lose_a_value_that_a_suppression_never_let_out() -> None:
         driver.pipe_records([TestRecord("in", identity, value, time_ms)])
     found = [each.value for each in driver.read_records("out") if each.value["g"] == "a"]
     assert [(each["total"], each["rows"]) for each in found] == [(1.0, 1), (None, 1), (None, 1)]
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+@pytest.mark.parametrize("emit", ["every", "last"])
+def test_the_largest_sum_of_decimals_has_38_digits(emit: str, missing: int) -> None:
+    builder = StreamsBuilder()
+    groups = builder.stream("in", schema=TYPES, key_columns=["key"]).group_by_key()
+    groups.aggregate(total=sum_("d"), emit=emit).to_stream().to("out")  # type: ignore[arg-type]
+    driver = TopologyTestDriver(builder.build())
+    numbers = [10**37] * 9 + [10**37 - missing]
+    rows = [{"key": "a", "d": Decimal(number)} for number in numbers]
+    if missing:
+        driver.pipe("in", rows)
+        assert driver.read_records("out")[-1].value["total"] == 10**38 - 1
+    else:
+        with pytest.raises(UserFunctionError, match="more than 38 digits"):
+            driver.pipe("in", rows)

@@ -127,3 +127,24 @@ def test_rows_with_a_key_are_found_in_either_face(records: list[Record]) -> None
     there = [row for row, (key, _, _) in enumerate(records) if key is not None]
     for columns in (True, False):
         assert batch_of(SCALAR, records, columns=columns).rows_with_key().tolist() == there
+
+
+@pytest.mark.parametrize("olds", [[None, {"x": 0.5, "l": 1, "k": "a"}], [{"x": 2.0, "more": 1, "l": 1, "k": "a"}] * 2])
+def test_canonical_changes_have_the_layouts_columns_whatever_a_function_returned(olds: list[Any]) -> None:
+    values = [{"x": 1.0, "l": 1, "k": "a", "other": 7}, None]
+    batch = Batch.of_lists(ROWS, [("a", 1)] * 2, values, [5, 6], olds=olds, latest=[True, False]).canonical()
+    assert batch.values == [row_of("a", 1, 1.0), None]
+    assert batch.olds == [None if old is None else row_of("a", 1, old["x"]) for old in olds]
+    assert [list(old) for old in batch.olds if old is not None] == [["k", "l", "x"]] * sum(map(bool, olds))
+    assert batch.latest == [True, False]
+    assert Batch.of_frame(ROWS, batch.frame).canonical().olds == [None, None]
+
+
+@pytest.mark.parametrize("columns", [True, False])
+def test_changes_that_are_put_one_after_the_other_keep_what_they_replace(columns: bool) -> None:
+    one, other = (batch_of(SCALAR, [("a", number, number)], columns=columns) for number in (1, 2))
+    first, second = one.with_changes(SCALAR, [7], [False]), other.with_changes(SCALAR, [None], None)
+    whole = concatenate(SCALAR, [first, second])
+    assert (whole.values, whole.olds, whole.latest) == ([1, 2], [7, None], [False, True])
+    plain = concatenate(SCALAR, [one, other])
+    assert (plain.values, plain.olds, plain.latest) == ([1, 2], [None, None], None)

@@ -292,3 +292,106 @@ def test_process_values_forwards_a_record_that_keeps_its_key() -> None:
     driver = TopologyTestDriver(builder.build())
     driver.pipe_records(script(1))
     assert driver.read_records("out") == [Record("a", 2, 1)]
+
+
+def test_what_a_punctuation_forwards_has_the_stream_time_and_before_any_record_the_epoch() -> None:
+    class Clock(Processor):
+        def init(self, context: Any) -> None:
+            super().init(context)
+            context.schedule(100, "wall_clock_time", lambda now_ms: context.forward("at", int(context.stream_time_ms)))
+
+    driver = run(Clock, [])
+    driver.advance_wall_clock(100)
+    driver.pipe_records(script(0))
+    driver.advance_wall_clock(100)
+    driver.pipe_records(script(7))
+    driver.advance_wall_clock(100)
+    assert driver.read_records("out") == [
+        Record("at", -1, 0), Record("a", 0, 0), Record("at", 0, 0), Record("a", 7, 7), Record("at", 7, 7),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("now_ms", "called_at"),
+    [
+        ((99, 100, 101, 199, 200), [100, 200]),
+        ((350, 399, 400), [350, 400]),
+        ((300, 301, 400), [300, 400]),
+        ((1000, 1099, 1100, 1101), [1000, 1100]),
+    ],
+)
+def test_a_punctuation_that_missed_several_times_is_called_once_and_then_at_a_multiple(
+    now_ms: tuple[int, ...], called_at: list[int]
+) -> None:
+    class Clock(Processor):
+        def init(self, context: Any) -> None:
+            super().init(context)
+            context.schedule(100, "wall_clock_time", lambda time_ms: context.forward("at", time_ms, 0))
+
+    builder = StreamsBuilder()
+    builder.stream("in", **TYPES).process(Clock).to("out")
+    driver = TopologyTestDriver(builder.build(), wall_clock_ms=0)
+    for before, now in zip((0, *now_ms), now_ms, strict=False):
+        driver.advance_wall_clock(now - before)
+    assert [record.value for record in driver.read_records("out")] == called_at
+
+
+def test_rows_that_the_wall_clock_caused_reach_a_processor_without_a_record_of_its_own() -> None:
+    class Clock(Processor):
+        def init(self, context: Any) -> None:
+            super().init(context)
+            context.schedule(100, "wall_clock_time", lambda time_ms: context.forward("at", time_ms, 50))
+
+    class Tell(Processor):
+        def init(self, context: Any) -> None:
+            super().init(context)
+            context.schedule(10, "stream_time", lambda time_ms: context.forward("tick", time_ms, time_ms))
+
+        def process(self, record: Record) -> None:
+            self.context.forward(record.key, self.context.current_stream_time_ms, record.timestamp)
+
+    builder = StreamsBuilder()
+    builder.stream("in", **TYPES).process(Clock).process(Tell).to("out")
+    driver = TopologyTestDriver(builder.build(), wall_clock_ms=0)
+    driver.advance_wall_clock(100)
+    driver.pipe_records(script(20))
+    driver.advance_wall_clock(100)
+    assert driver.read_records("out") == [
+        Record("at", -1, 50), Record("a", 20, 20), Record("tick", 20, 20), Record("at", 20, 50),
+    ]  # fmt: skip
+
+
+def test_a_processor_that_cannot_begin_blames_no_record() -> None:
+    class Unready(Processor):
+        def init(self, context: Any) -> None:
+            raise KeyError("nothing")
+
+    with pytest.raises(UserFunctionError, match="the processor's beginning raised KeyError") as failure:
+        run(Unready, script(1, 2))
+    assert failure.value.offset is None
+
+
+def test_sessions_are_fetched_by_start_and_windows_up_to_the_retention() -> None:
+    class Keep(Processor):
+        def process(self, record: Record) -> None:
+            windows, sessions = self.context.store("windows"), self.context.store("sessions")
+            for start, end in ((10, 12), (0, 30), (10, 20)):
+                sessions.put(Windowed("a", start, end), start + end)
+            for start in (20, 1, 0):
+                windows.put("a", start, start)
+            assert windows.fetch("a", 1) == 1
+            assert windows.fetch("a", 0) is None
+
+    stores = [window_store("windows", **TYPES, retention=20), session_store("sessions", **TYPES, retention=40)]
+    driver = run(Keep, script(1), stores=stores)
+    assert [value for _, value in driver.view("sessions").fetch("a")] == [30, 22, 30]
+    assert list(driver.view("windows").all()) == [("a", 1, 1), ("a", 20, 20)]
+    driver.view("sessions").put(Windowed("a", 52, 69), 1)
+    assert [session for session, _ in driver.view("sessions").fetch("a")] == [
+        Windowed("a", 0, 30),
+        Windowed("a", 52, 69),
+    ]
+    assert [session for session, _ in driver._tasks[0].stores["sessions"].packed_entries()] == [
+        Windowed("a", 0, 30),
+        Windowed("a", 52, 69),
+    ]

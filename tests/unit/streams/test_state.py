@@ -5,6 +5,7 @@ They are in a log and in pages, and stores have columns over them.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace_streams import IncompatibleStateError
+from millrace_streams.state.chunks import pack_chunk, unpack_chunk
 from millrace_streams.state.hashing import hashes_of
 from millrace_streams.state.pages import Slot
 from millrace_streams.state.rows import Limits
@@ -86,9 +88,9 @@ def test_state_that_is_small_has_no_pages_and_few_chunks() -> None:
         rows = [(key, key) for key in range(1000)] if number == 0 else [(1, number)]
         change(COUNTS, variables, rows, 0, LARGE)
         most = max(most, len(variables.log))
+        assert opened(COUNTS, variables).matching(pl.DataFrame({"key": [1]}))["n"].to_list() == [number or 1]
     assert not variables.pages
     assert 2 <= most <= 20
-    assert opened(COUNTS, variables).matching(pl.DataFrame({"key": [1]}))["n"].to_list() == [99]
 
 
 def filled(keys: int, limits: Limits) -> MemoryVariables:
@@ -201,3 +203,57 @@ def test_a_slot_grows_by_fours() -> None:
     assert Slot().grown(101, 100) == 4
     assert Slot(4, 401).grown(7, 100) == 16
     assert Slot(4, 400).grown(1700, 100) == 64
+
+
+def log_rows(variables: MemoryVariables) -> int:
+    return sum(unpack_chunk("counts", rows_spec(COUNTS).schema, chunk).rows.height for chunk in variables.log)
+
+
+def test_batches_that_are_not_small_spread_all_rows_of_the_log() -> None:
+    variables = filled(5000, Limits(log_bytes=1, page_bytes=4 << 10))
+    limits = Limits(log_bytes=sum(map(len, variables.pages.values())) // 2, page_bytes=4 << 10)
+    before = spread = 0
+    for number in range(30):
+        change(COUNTS, variables, [((key * 7919 + number) % 5000, number) for key in range(400)], 0, limits)
+        rows = log_rows(variables)
+        assert rows >= before or rows == 0
+        spread += rows == 0
+        before = rows
+    assert 1 <= spread <= 10
+    assert opened(COUNTS, variables).rows().height == 5000
+
+
+def test_changes_are_appended_until_they_are_half_as_long_as_the_base() -> None:
+    variables = MemoryVariables()
+    change(COUNTS, variables, [(key, key) for key in range(2000)], 0, LARGE)
+    [base] = map(len, variables.log)
+    longest = 0
+    for number in range(60):
+        deltas = sum(map(len, variables.log[1:]))
+        rows = [((key * 7919 + number) % 2000, number) for key in range(40)]
+        added = len(pack_chunk("delta", frame(COUNTS, rows), kept_rows(COUNTS, variables).facts))
+        is_appended = 2 * (deltas + added) <= len(variables.log[0])
+        before = len(variables.log)
+        change(COUNTS, variables, rows, 0, LARGE)
+        assert len(variables.log) == (before + 1 if is_appended else 1)
+        longest = max(longest, len(variables.log))
+    assert longest > 3
+    assert abs(len(variables.log[0]) - base) < base / 4
+    assert opened(COUNTS, variables).rows().height == 2000
+
+
+def test_a_store_in_memory_has_few_parts_and_the_newest_rows() -> None:
+    store, model = Store(COUNTS), dict.fromkeys(range(500), 0)
+    store.apply(StateDelta(rows=frame(COUNTS, list(model.items())), stream_time_ms=9))
+    for number in range(1, 150):
+        rows = [(number * 7 % 500, number)] + ([(number % 5, -number)] if number % 3 == 0 else [])
+        rows = list(dict(rows).items())
+        store.apply(StateDelta(rows=frame(COUNTS, rows), stream_time_ms=number % 20))
+        model.update(rows)
+        heights = [part.height for part in store._parts]
+        assert all(older >= 2 * newer for older, newer in pairwise(heights))
+        assert len(heights) <= 10
+        assert store.matching(pl.DataFrame({"key": [rows[-1][0]]})).rows() == [rows[-1]]
+    store.apply(StateDelta(rows=frame(COUNTS, []), stream_time_ms=0))
+    assert dict(store.rows().rows()) == model
+    assert store.stream_time_ms == 19

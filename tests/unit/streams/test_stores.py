@@ -1,17 +1,31 @@
-"""Tests of object stores against a model sorted for every query."""
+"""Tests of object stores against a model sorted for every query, and against themselves over stored rows."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace_streams.layout import Layout
+from millrace_streams.layout import WINDOW_TYPE, Layout
 from millrace_streams.serdes import sort_key
-from millrace_streams.stores import KeyValueStore, SessionStore, StoreSpec, TimeBuffer
+from millrace_streams.state.rows import Limits
+from millrace_streams.state.variables import MemoryVariables
+from millrace_streams.steps.packed_state import kept_rows, store_over
+from millrace_streams.stores import (
+    KeyValueStore,
+    ObjectStore,
+    SessionStore,
+    StoreSpec,
+    TimeBuffer,
+    WindowStore,
+    new_store,
+)
 from millrace_streams.stores.base import Stored
+from millrace_streams.stores.below import packed
 from millrace_streams.stores.entries import Held
 from millrace_streams.windows import Windowed
 
@@ -110,3 +124,164 @@ def test_values_are_set_at_once_as_one_by_one(script: list[tuple[str, int | None
     assert [old for cells in given for old in other.put_all(*cells)] == replaced
     assert one.commit() == other.commit()
     assert dict(one.entries()) == dict(other.entries())
+
+
+WINDOWED = Layout(
+    schema=pa.schema(
+        [("key", pa.string()), ("window_start", WINDOW_TYPE), ("window_end", WINDOW_TYPE), ("value", pa.int64())]
+    ),
+    key=("key",),
+    bucket_columns=None,
+    value="value",
+    windowed=True,
+)
+SPECS = {
+    "key_value": StoreSpec(name="s", kind="key_value", layout=LAYOUT),
+    "window": StoreSpec(name="s", kind="window", layout=WINDOWED, retention_ms=30),
+    "session": StoreSpec(name="s", kind="session", layout=WINDOWED, retention_ms=30),
+    "versioned": StoreSpec(name="s", kind="versioned", layout=LAYOUT, retention_ms=30),
+    "held": StoreSpec(name="s", kind="buffer", form="held", layout=LAYOUT),
+    "final": StoreSpec(name="s", kind="buffer", form="final", layout=WINDOWED),
+}
+Call = tuple[str, Any, int, int, int | None]
+
+
+def called(store: Any, closed_ms: int, call: Call) -> Any:
+    """Do to a store what its operator does, and return what the operator would see."""
+    what, key, first_ms, more_ms, value = call
+    last_ms, until_ms = first_ms + more_ms, closed_ms + more_ms
+    match store:
+        case KeyValueStore():
+            calls: dict[str, Callable[[], Any]] = {
+                "put": lambda: store.put(key, value, first_ms),
+                "get": lambda: store.get(key),
+                "before": lambda: store.before(key),
+                "range": lambda: list(store.range(key, None if value is None else "abcdefghij"[value])),
+            }
+        case WindowStore():
+            calls = {
+                "put": lambda: first_ms < store.kept_from_ms or store.put(key, first_ms, value, last_ms),
+                "get": lambda: store.fetch(key, first_ms),
+                "before": lambda: store.before((key, first_ms)),
+                "range": lambda: store.fetch_range(key, first_ms, last_ms),
+                "next": lambda: list(store.started(closed_ms + 1, until_ms)),
+                "expire": lambda: store.expire(until_ms=None if value is None else until_ms),
+            }
+        case SessionStore():
+            calls = {
+                "put": lambda: last_ms < store.kept_from_ms or store.put(Windowed(key, first_ms, last_ms), value),
+                "get": lambda: store.entry(Windowed(key, first_ms, last_ms)),
+                "before": lambda: store.before(Windowed(key, first_ms, last_ms)),
+                "range": lambda: store.find(key, first_ms, last_ms),
+                "next": lambda: store.ended(closed_ms + 1, until_ms),
+                "expire": lambda: store.expire(until_ms=None if value is None else until_ms),
+            }
+        case TimeBuffer():
+            row = Windowed(key, first_ms, last_ms) if store.spec.form == "final" else key
+            calls = {
+                "put": lambda: hold(store, row, value, last_ms),
+                "get": lambda: store.entry(row),
+                "before": lambda: store.before(row),
+                "remove": lambda: store.remove(row),
+                "next": lambda: list(popped(store, until_ms)),
+                "range": lambda: len(store),
+            }
+        case _:
+            calls = {
+                "put": lambda: store.put(key, value, first_ms),
+                "get": lambda: store.get(key, first_ms),
+                "before": lambda: store.before(key),
+            }
+    return calls.get(what, lambda: list(store.entries()))()
+
+
+def hold(buffer: TimeBuffer, row: Any, value: int | None, due_ms: int) -> None:
+    """Hold a change; a row that is held already keeps its place."""
+    held = buffer.entry(row)
+    buffer.put(row, Held(row, value, due_ms, None, due_ms if held is None else held.due))
+
+
+def popped(buffer: TimeBuffer, until_ms: int) -> Iterator[tuple[Any, Any]]:
+    while (oldest_ms := buffer.oldest_ms(until_ms)) is not None and oldest_ms <= until_ms:
+        yield buffer.pop_oldest()
+
+
+calls = st.tuples(
+    st.sampled_from(["put", "put", "put", "get", "before", "range", "next", "expire", "remove", "entries"]),
+    st.sampled_from("abc"),
+    st.integers(0, 60),
+    st.integers(0, 9),
+    st.none() | st.integers(0, 9),
+)
+
+
+@pytest.mark.parametrize("kind", SPECS)
+@settings(max_examples=20)
+@given(script=st.lists(st.lists(calls, max_size=8), max_size=4))
+def test_a_store_over_stored_rows_answers_like_one_in_memory(kind: str, script: list[list[Call]]) -> None:
+    spec, limits, variables = SPECS[kind], Limits(log_bytes=1, page_bytes=700, slot_ms=4), MemoryVariables()
+    whole, closed_ms = new_store(spec), -1
+    for batch in script:
+        kept = kept_rows(spec, variables, limits)
+        over = store_over(spec, kept)
+        assert isinstance(over, ObjectStore)
+        for call in batch:
+            assert called(over, closed_ms, call) == called(whole, closed_ms, call)
+            closed_ms += call[3] if call[0] == "next" else 0
+        change = over.commit()
+        assert change == whole.commit()
+        kept.save(packed(spec, change.entries.items()), change.numbers, over.kept_from_ms)
+    again = store_over(spec, kept_rows(spec, variables, limits))
+    assert isinstance(again, ObjectStore)
+    assert sorted(again.packed_entries(), key=repr) == sorted(whole.packed_entries(), key=repr)
+
+
+@pytest.mark.parametrize(
+    ("until_ms", "left"),
+    [(None, [11, 12, 20]), (9, [9, 10, 11, 12, 20]), (10, [10, 11, 12, 20]), (11, [11, 12, 20]), (15, [11, 12, 20])],
+)
+@pytest.mark.parametrize("kind", ["window", "session"])
+def test_what_expires_is_older_than_the_retention_and_than_the_limit(
+    kind: str, until_ms: int | None, left: list[int]
+) -> None:
+    store = new_store(StoreSpec(name="s", kind=kind, layout=WINDOWED, retention_ms=10))  # type: ignore[arg-type]
+    assert isinstance(store, WindowStore | SessionStore)
+    for time_ms in (12, 9, 20, 11, 10):
+        for key in "ab":
+            if isinstance(store, WindowStore):
+                store.put(key, time_ms, time_ms, time_ms)
+            else:
+                store.put(Windowed(key, time_ms - 5, time_ms), time_ms)
+    store.expire(until_ms=until_ms)
+    assert store.oldest_ms == 11
+    assert store.kept_from_ms == left[0]
+    kept = [value.value if isinstance(value, Stored) else value for _, value in store.packed_entries()]
+    assert sorted(kept) == sorted(left * 2)
+    found = [value.value if isinstance(value, Stored) else value for _, value in store.entries()]
+    assert found == [11, 12, 20] * 2, "only what is within the retention is readable"
+    store.expire(until_ms=0)
+    assert len(list(store.packed_entries())) == len(kept)
+    assert store.kept_from_ms >= min(until_ms or 11, 11), "what has expired stays expired"
+
+
+def test_many_sessions_that_were_replaced_hide_no_others() -> None:
+    store = SessionStore(StoreSpec(name="s", kind="session", layout=WINDOWED, retention_ms=1000))
+    for number in range(1500):
+        store.put(Windowed("a", number, number + 3), None)
+        store.put(Windowed("a", number + 1, number + 4), number)
+        if number % 500 == 0:
+            store.put(Windowed("b", number + 1, number + 2), -number)
+    assert [session for session, _ in store.ended(0, 1400)] == [Windowed("b", at + 1, at + 2) for at in (0, 500, 1000)]
+    assert [session for session, _ in store.ended(1401, 2000)] == [Windowed("a", 1500, 1503)]
+    store.expire()
+    assert {session for session, _ in store.packed_entries()} == {Windowed("a", 1500, 1503), Windowed("b", 1001, 1002)}
+
+
+def test_sessions_of_a_key_are_found_by_end_and_by_start() -> None:
+    store = SessionStore(StoreSpec(name="s", kind="session", layout=WINDOWED, retention_ms=100))
+    for start, end in ((0, 30), (10, 20), (25, 30)):
+        store.put(Windowed("a", start, end), start)
+    assert [value for _, value in store.find("a", 0, 99)] == [10, 0, 25]
+    assert [value for _, value in store.find("a", 20, 25)] == [10, 0, 25]
+    assert [value for _, value in store.find("a", 21, 24)] == [0]
+    assert store.find("a", 31, 99) == store.find("b", 0, 99) == []
