@@ -109,6 +109,21 @@ def test_a_record_without_event_time_is_named():
     assert (error.node, error.topic, error.partition, error.offset) == ("KSTREAM-SOURCE-0000000000", "in", 0, 1)
 
 
+@pytest.mark.parametrize(("times", "first"), [([0, 1], None), ([0, -1, 5, -1], 1), ([None, -2], 0)])
+def test_the_first_record_before_the_epoch_is_named(times, first):
+    builder = StreamsBuilder()
+    builder.stream("in", schema=pa.schema([("key", pa.string()), ("t", pa.int64())]), timestamp="t").to_delta("out")
+    driver = TopologyTestDriver(builder.build())
+    rows = [{"key": "a", "t": time} for time in times]
+    if first is None:
+        driver.pipe("in", rows)
+        assert [row["t"] for row in driver.read("out")] == times
+        return
+    with pytest.raises(UserFunctionError, match=f"{len(times) // 2 if first else 2} records without a valid") as e:
+        driver.pipe("in", rows)
+    assert e.value.offset == first
+
+
 def record_time(value: str, timestamp: int) -> int:
     return timestamp + len(value)
 

@@ -6,13 +6,15 @@ from typing import Any
 
 import polars as pl
 import pyarrow as pa
+import pytest
 
-from millrace_streams import Record, StreamsBuilder, TestRecord, TopologyTestDriver, count
+from millrace_streams import Record, StreamsBuilder, TestRecord, TopologyTestDriver, compile_topology, count
 from millrace_streams.layout import Layout
 from millrace_streams.runners.shuffle import arrive, repartition_frame
 from millrace_streams.serdes import LONG, STRING
 from millrace_streams.steps.batch import HEADERS, OFFSET, PARTITION, TIMESTAMP
 from millrace_streams.steps.flow import ROOT
+from millrace_streams.steps.reader import Reader
 
 TYPES = {"key": "string", "value": "long"}
 SCHEMA = pa.schema([STRING.field("key"), LONG.field("value")])
@@ -101,3 +103,21 @@ def test_without_any_headers_nothing_is_carried() -> None:
 def _frame(offsets: list[int], *more: pl.Series) -> pl.DataFrame:
     columns = {"key": [f"k{each}" for each in offsets], "value": offsets, TIMESTAMP: offsets, OFFSET: offsets}
     return pl.DataFrame(columns).with_columns(pl.lit(0, pl.Int32).alias(PARTITION), *more)
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [(None, None), ([None, None], None), ([[], None], [[], None]), ([None, [b"1"]], [None, [b"1"]])],
+)
+def test_a_reader_carries_headers_if_any_record_has_them(headers: Any, expected: Any) -> None:
+    builder = StreamsBuilder()
+    builder.stream("in", **TYPES).to("out")
+    [reader] = compile_topology(builder.build(), {}).readers
+    decoded = pl.DataFrame(
+        {"key": [b"a", b"b"], "value": [(1).to_bytes(8, "big")] * 2, OFFSET: [4, 5], TIMESTAMP: [0, 1]}
+    )
+    if headers is not None:
+        decoded = decoded.with_columns(pl.Series(HEADERS, headers, dtype=pl.List(pl.Binary)))
+    rows, dropped = Reader(reader.source, reader.layout, reader.operators).run(decoded, 0)
+    assert (rows["value"].to_list(), rows[OFFSET].to_list(), dropped) == ([1, 1], [4, 5], 0)
+    assert (rows[HEADERS].to_list() if HEADERS in rows.columns else None) == expected

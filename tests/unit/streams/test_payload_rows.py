@@ -88,7 +88,7 @@ def test_a_malformed_payload_is_named_with_its_position(kind: str) -> None:
     with pytest.raises(
         UserFunctionError, match=f"the value of the record at offset 41 of orders-3 is not a valid {kind} of id"
     ) as e:
-        reader_of(serde).run(topic_of([serde.serialize(ROW), b"\xff\xff\xff"]), 3)
+        reader_of(serde).run(topic_of([serde.serialize(ROW), b"\xff\xff\xff", b"\xff\xff"]), 3)
     assert (e.value.node, e.value.topic, e.value.partition, e.value.offset) == (
         "KSTREAM-SOURCE-0000000000",
         "orders",

@@ -1,0 +1,243 @@
+"""Tests of joins at their boundaries: windows and waits of streams, versions and graces, keys of other tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millrace_streams import StreamsBuilder, TestRecord, TopologyTestDriver, count, mean, within
+from millrace_streams.stores import KeyValueStore, ObjectStore, StoreSpec
+
+TYPES = {"key": "string", "value": "string"}
+Script = list[tuple[str, str | None, str | None, int]]
+
+
+def joining(kind: str, window: Any) -> TopologyTestDriver:
+    builder = StreamsBuilder()
+    left, right = builder.stream("l", **TYPES), builder.stream("r", **TYPES)
+    getattr(left, kind)(right, lambda one, other: f"{one}{other}", window=window, value="string").to("out")
+    return TopologyTestDriver(builder.build())
+
+
+def piped(driver: TopologyTestDriver, script: Script) -> list[tuple[str, int]]:
+    """Pipe records of topic, key, value and time; returns the values and times of the results."""
+    driver.pipe_records([TestRecord(*record) for record in script])
+    return [(each.value, each.timestamp) for each in driver.read_records("out")]
+
+
+def kept(driver: TopologyTestDriver, form: str) -> list[Any]:
+    """Return the entries of the stores of a form."""
+    [task] = driver._tasks
+    found = []
+    for store in task.stores.values():
+        if isinstance(store, ObjectStore) and isinstance(store.spec, StoreSpec) and store.spec.form == form:
+            found += [entry for _, entry in store.packed_entries()]
+    return found
+
+
+@pytest.mark.parametrize(("right_ms", "is_joined"), [(17, False), (18, True), (20, True), (27, True), (28, False)])
+@pytest.mark.parametrize("left_first", [True, False])
+def test_records_are_joined_up_to_both_ends_of_the_window(right_ms: int, is_joined: bool, left_first: bool) -> None:
+    driver = joining("join", within(2).after(7))
+    script: Script = [("l", "k", "L", 20), ("r", "k", "R", right_ms), ("r", "other", "O", 20)]
+    found = piped(driver, script if left_first else [script[1], script[2], script[0]])
+    assert found == ([("LR", max(20, right_ms))] if is_joined else [])
+
+
+@pytest.mark.parametrize(("right_ms", "is_joined"), [(0, True), (1, False)])
+def test_a_window_that_would_end_before_the_epoch_ends_there(right_ms: int, is_joined: bool) -> None:
+    # KStreamKStreamJoin of Kafka Streams 3.9.1: timeTo = max(0, time + joinAfterMs)
+    driver = joining("join", within(10).after(-5))
+    assert piped(driver, [("r", "k", "R", right_ms), ("l", "k", "L", 3)]) == ([("LR", 3)] if is_joined else [])
+
+
+@pytest.mark.parametrize(("newest_ms", "is_joined"), [(9, True), (10, False), (11, False)])
+def test_a_record_is_kept_for_as_long_as_the_window_spans(newest_ms: int, is_joined: bool) -> None:
+    for key in ("k", "other"):
+        driver = joining("join", within(5))
+        found = piped(driver, [("r", "k", "R", 0), ("r", key, "N", newest_ms), ("l", "k", "L", 3)])
+        assert [value for value, _ in found if value == "LR"] == (["LR"] if is_joined else [])
+
+
+def test_the_records_that_are_kept_for_the_other_side_are_few() -> None:
+    driver = joining("outer_join", within(5, grace=3))
+    for time_ms in range(200):
+        piped(driver, [("lr"[time_ms % 2], "k", "x", time_ms), ("l", "k", "late", max(0, time_ms - 4))])
+    # Those of the left side after 198 - 13 ms, and those of the right side after 199 - 13 ms.
+    assert [len(records.value) for records in kept(driver, "records")] == [17, 7]
+    assert kept(driver, "waiting_for_partner") == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "second", "expected"),
+    [
+        # The left record at 10 looks ahead for 7, then the grace is 3: its wait is over after 20.
+        ("left_join", ("l", 10), ("l", 20), []),
+        ("left_join", ("l", 10), ("l", 21), [("XNone", 10)]),
+        ("outer_join", ("l", 10), ("r", 20), []),
+        ("outer_join", ("l", 10), ("r", 21), [("XNone", 10)]),
+        # The right record looks ahead for 2.
+        ("outer_join", ("r", 10), ("r", 15), []),
+        ("outer_join", ("r", 10), ("r", 16), [("NoneX", 10)]),
+        ("outer_join", ("r", 10), ("l", 20), []),
+        ("outer_join", ("r", 10), ("l", 21), [("NoneX", 10)]),
+        ("left_join", ("r", 10), ("l", 90), []),
+    ],
+)
+def test_a_record_without_a_match_waits_until_its_window_and_the_grace_have_passed(
+    kind: str, first: tuple[str, int], second: tuple[str, int], expected: list[tuple[str, int]]
+) -> None:
+    for batches in (1, 2):
+        driver = joining(kind, within(2, grace=3).after(7))
+        script: Script = [(first[0], "k", "X", first[1]), (second[0], "other", "Y", second[1])]
+        found = [each for part in (script[:batches], script[batches:]) for each in piped(driver, part)]
+        assert [each for each in found if "X" in each[0]] == expected
+
+
+@pytest.mark.parametrize(("stream_time_ms", "expected"), [(17, []), (18, [("XNone", 10)])])
+def test_a_record_whose_window_has_passed_does_not_wait(stream_time_ms: int, expected: list[Any]) -> None:
+    driver = joining("left_join", within(2, grace=100).after(7))
+    assert piped(driver, [("r", "other", "R", stream_time_ms), ("l", "k", "X", 10)]) == expected
+
+
+def test_records_of_one_key_and_time_wait_together_and_leave_in_order_of_time() -> None:
+    driver = joining("outer_join", within(5))
+    script: Script = [("l", "b", "2", 11), ("l", "b", "3", 11), ("r", "a", "4", 11), ("l", "c", "1", 10)]
+    assert piped(driver, script) == []
+    assert piped(driver, [("l", "z", "Z", 90)]) == [("1None", 10), ("None4", 11), ("2None", 11), ("3None", 11)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "side", "dropped", "found"),
+    [("join", "l", 2, 0), ("join", "r", 2, 0), ("left_join", "l", 1, 1), ("left_join", "r", 2, 0),
+     ("outer_join", "l", 1, 1), ("outer_join", "r", 1, 1)],
+)  # fmt: skip
+def test_records_without_a_key_or_value_are_dropped_unless_they_need_no_match(
+    kind: str, side: str, dropped: int, found: int
+) -> None:
+    driver = joining(kind, within(5))
+    assert len(piped(driver, [(side, None, "x", 1), (side, "k", None, 2)])) == found
+    assert driver.dropped_records == dropped
+
+
+def looking_up(kind: str, **options: Any) -> TopologyTestDriver:
+    builder = StreamsBuilder()
+    table = builder.table("t", **TYPES, versioned=100)
+    stream = builder.stream("s", **TYPES)
+    getattr(stream, kind)(table, lambda one, other: f"{one}{other}", value="string", **options).to("out")
+    return TopologyTestDriver(builder.build())
+
+
+@pytest.mark.parametrize("options", [{}, {"grace": 0}, {"grace": 10}], ids=["none", "no grace", "grace"])
+def test_records_that_a_table_of_versions_cannot_answer_are_dropped_one_by_one(options: dict[str, int]) -> None:
+    for kind, dropped, expected in (("join", 3, ["ba"]), ("left_join", 2, ["nNone", "ba"])):
+        driver = looking_up(kind, **options)
+        driver.pipe_records([TestRecord("t", "a", "a", 5)])
+        found = piped(driver, [("s", "a", None, 6), ("s", None, "n", 7), ("s", None, None, 7), ("s", "a", "b", 8)])
+        found += piped(driver, [("s", "none", None, 90), ("s", "a", "z", 90)])
+        assert [value for value, _ in found if value != "za"] == expected
+        assert driver.dropped_records == dropped + 1
+
+
+@pytest.mark.parametrize(("now_ms", "expected"), [(14, []), (15, [("x1", 5)]), (16, [("x1", 5)])])
+def test_a_record_waits_for_the_grace_and_sees_the_version_of_its_time(now_ms: int, expected: list[Any]) -> None:
+    driver = looking_up("join", grace=10)
+    assert (
+        piped(driver, [("s", "a", "x", 5), ("t", "a", "1", 4), ("t", "a", "2", 6), ("s", "b", "y", now_ms)]) == expected
+    )
+    assert len(kept(driver, "waiting_for_table")) == 2 - len(expected)
+
+
+def test_records_leave_their_wait_in_order_of_time_and_arrival() -> None:
+    driver = looking_up("left_join", grace=10)
+    script: Script = [
+        ("s", "b", "3", 7),
+        ("s", "a", "1", 5),
+        ("s", "b", "4", 7),
+        ("s", "a", "2", 7),
+        ("s", "a", "0", 90),
+    ]
+    found = piped(driver, [*script, ("s", "a", "late", 50), ("s", "a", "end", 100)])
+    assert [value.removesuffix("None") for value, _ in found] == ["1", "2", "3", "4", "late", "0"]
+
+
+def linked(kind: str) -> TopologyTestDriver:
+    """Join rows whose value begins with the key of another table's row."""
+    builder = StreamsBuilder()
+    left, right = builder.table("l", **TYPES), builder.table("r", **TYPES)
+    key: Any = lambda value: None if value[0] == "-" else value[0]  # noqa: E731
+    joined = getattr(left, kind)(right, lambda one, other: f"{one} {other}", foreign_key=key, value="string")
+    joined.to_stream().to("out")
+    return TopologyTestDriver(builder.build())
+
+
+def changes(driver: TopologyTestDriver, *script: tuple[str, str, str | None]) -> list[tuple[str, str | None]]:
+    driver.pipe_records([TestRecord(*record, at) for at, record in enumerate(script)])
+    return [(each.key, each.value) for each in driver.read_records("out")]
+
+
+def test_a_row_that_loses_its_foreign_key_loses_its_result() -> None:
+    inner, left = linked("join"), linked("left_join")
+    for driver in (inner, left):
+        assert changes(driver, ("r", "x", "X"), ("l", "a", "x1")) == [("a", "x1 X")]
+    assert changes(inner, ("l", "a", "-2")) == [("a", None)]
+    assert changes(left, ("l", "a", "-2")) == [("a", "-2 None")]
+    assert kept(inner, "subscriptions") == kept(left, "subscriptions") == []
+    assert changes(inner, ("r", "x", "Y")) == changes(left, ("r", "x", "Y")) == []
+    assert changes(inner, ("l", "a", None)) == []
+    assert changes(left, ("l", "a", None)) == [("a", None)]
+    assert changes(inner, ("l", "none", None)) == changes(left, ("l", "none", None)) == []
+
+
+@pytest.mark.parametrize("kind", ["join", "left_join"])
+def test_a_row_subscribes_to_the_one_row_that_it_names(kind: str) -> None:
+    driver = linked(kind)
+    changes(driver, ("r", "x", "X"), ("r", "y", "Y"), ("l", "a", "x1"), ("l", "b", "x1"), ("l", "a", "y1"))
+    assert sorted(sorted(entry.value) for entry in kept(driver, "subscriptions")) == [["a"], ["b"]]
+    changes(driver, ("l", "a", "y2"), ("l", "b", "y2"))
+    assert [sorted(entry.value) for entry in kept(driver, "subscriptions")] == [["a", "b"]]
+    assert changes(driver, ("r", "x", None), ("r", "y", "Z")) == [("a", "y2 Z"), ("b", "y2 Z")]
+    changes(driver, ("l", "a", None), ("l", "b", None))
+    assert kept(driver, "subscriptions") == []
+
+
+@pytest.mark.parametrize("kind", ["join", "left_join"])
+def test_the_rows_that_name_a_changed_row_are_joined_in_order_of_their_keys(kind: str) -> None:
+    driver = linked(kind)
+    keys = "hbfadgce"
+    changes(driver, *(("l", key, f"x{key}") for key in keys))
+    assert changes(driver, ("r", "x", "X")) == [(key, f"x{key} X") for key in sorted(keys)]
+
+
+def test_results_of_named_aggregates_are_looked_up_by_joins() -> None:
+    builder = StreamsBuilder()
+    numbers = {"key": "string", "value": "long"}
+    table, other = builder.table("x", **numbers), builder.table("t", **numbers)
+    groups = table.group_by(lambda key, value: ("all", value), key="string").aggregate(m=mean("value"), n=count())
+    groups.join(other, lambda one, two: f"{one['m']} {one['n']} {two}", value="string").to_stream().to("groups")
+    counts = builder.stream("s", **numbers).group_by_key().aggregate(n=count(), m=mean("value"))
+    counts.join(other, lambda one, two: f"{one['m']} {one['n']} {two}", value="string").to_stream().to("counts")
+    driver = TopologyTestDriver(builder.build())
+    for topic, key in (("x", "a"), ("x", "b"), ("s", "all"), ("s", "all")):
+        driver.pipe_records([TestRecord(topic, key, ord(key[0]) % 2, 5)])
+    assert driver.read_records("groups") == driver.read_records("counts") == []
+    driver.pipe_records([TestRecord("t", "all", 7, 3), TestRecord("t", "none", 7, 3)])
+    assert [(each.value, each.timestamp) for each in driver.read_records("groups")] == [("0.5 2 7", 5)]
+    assert [(each.value, each.timestamp) for each in driver.read_records("counts")] == [("1.0 2 7", 5)]
+    driver.pipe_records([TestRecord("t", None, 7, 3)])
+    assert driver.read_records("groups") == []
+
+
+def test_a_table_forwards_the_deletion_of_a_row_that_it_never_had() -> None:
+    builder = StreamsBuilder()
+    builder.table("l", **TYPES).map_values(lambda value: value * 2, store="m").to_stream().to("out")
+    driver = TopologyTestDriver(builder.build())
+    assert changes(driver, ("l", "a", None), ("l", "b", "x"), ("l", "b", None)) == [
+        ("a", None),
+        ("b", "xx"),
+        ("b", None),
+    ]
+    [store] = [store for name, store in driver._tasks[0].stores.items() if name == "m"]
+    assert isinstance(store, KeyValueStore)
+    assert list(store.packed_entries()) == []
