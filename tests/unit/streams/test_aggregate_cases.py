@@ -170,3 +170,15 @@ def test_the_largest_sum_of_decimals_has_38_digits(emit: str, missing: int) -> N
     else:
         with pytest.raises(UserFunctionError, match="more than 38 digits"):
             driver.pipe("in", rows)
+
+
+def test_a_group_whose_rows_have_all_left_begins_without_their_rounding() -> None:
+    builder = StreamsBuilder()
+    table = builder.table("in", key="string", value="double")
+    groups = table.group_by(lambda key, value: ("all", value), key="string").aggregate(total=sum_("value"), n=count())
+    groups.to_stream().to("out")
+    driver = TopologyTestDriver(builder.build())
+    for key, value in (("a", 1e16), ("b", 1.0), ("a", None), ("b", None), ("c", 5.0)):
+        driver.pipe_records([TestRecord("in", key, value, 0)])
+    found = [(each.value["total"], each.value["n"]) for each in driver.read_records("out")]
+    assert found == [(1e16, 1), (1e16, 2), (0.0, 1), (None, 0), (5.0, 1)]

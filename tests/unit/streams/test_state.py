@@ -76,6 +76,8 @@ def test_kept_rows_are_the_newest_that_are_within_retention(limits: Limits, scri
         alive = {(*group, n) for group, n in model.items() if group[1] + 30 > number * 5 // 10 * 10}
         store = opened(SPEC, variables, limits)
         assert set(store.rows().rows()) == alive
+        sizes = [*map(len, variables.log), *map(len, variables.pages.values())]
+        assert kept_rows(SPEC, variables, limits).size_bytes == sum(sizes)
         assert store.stream_time_ms == number * 5
         asked = frame(SPEC, [("a", 0, 0), ("b", 10, 0), (None, 20, 0), ("x", 0, 0)]).select(SPEC.key)
         assert set(store.matching(asked).rows()) == {row for row in alive if row[:2] in asked.rows()}

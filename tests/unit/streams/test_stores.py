@@ -24,7 +24,7 @@ from millrace_streams.stores import (
     WindowStore,
     new_store,
 )
-from millrace_streams.stores.base import Stored
+from millrace_streams.stores.base import Change, Stored
 from millrace_streams.stores.below import packed
 from millrace_streams.stores.entries import Held
 from millrace_streams.windows import Windowed
@@ -285,3 +285,11 @@ def test_sessions_of_a_key_are_found_by_end_and_by_start() -> None:
     assert [value for _, value in store.find("a", 20, 25)] == [10, 0, 25]
     assert [value for _, value in store.find("a", 21, 24)] == [0]
     assert store.find("a", 31, 99) == store.find("b", 0, 99) == []
+
+
+def test_two_changes_as_one_have_the_newer_entries_and_are_touched_if_either_is() -> None:
+    first = Change(entries={"a": 1, "b": 2}, numbers={"n": 1}, touched=True)
+    later = Change(entries={"b": None}, numbers={"n": 2}, touched=False)
+    assert first.followed_by(later) == Change(entries={"a": 1, "b": None}, numbers={"n": 2}, touched=True)
+    assert later.followed_by(first) == Change(entries={"a": 1, "b": 2}, numbers={"n": 1}, touched=True)
+    assert not later.followed_by(later).touched

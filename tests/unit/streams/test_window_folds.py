@@ -192,3 +192,48 @@ def test_the_record_whose_aggregator_fails_is_named(window: Any, strategy: str) 
     with pytest.raises(UserFunctionError, match="aggregator raised ValueError: broken") as failure:
         pipe(driver, ("a", 1), ("b", 2), ("a", 3), ("a", 4))
     assert failure.value.offset == 2
+
+
+FINALS = {
+    "tumbling": tumbling(10).retain(1000),
+    "hopping": hopping(10, advance=5).retain(1000),
+    "sliding": sliding(10).retain(1000),
+    "sessions": sessions(5).retain(1000),
+}
+
+
+@pytest.mark.parametrize("kind", FINALS)
+def test_a_window_that_is_retained_gives_its_final_result_once(kind: str) -> None:
+    times = [0, 3, 4, 11, 18, 25, 26, 40, 41, 47, 60, 72]
+    whole, parts = folding(FINALS[kind], CLOSE), folding(FINALS[kind], CLOSE)
+    records = [TestRecord("in", "ab"[time_ms % 2], "x", time_ms) for time_ms in times]
+    whole.pipe_records(records)
+    for record in records:
+        parts.pipe_records([record])
+        parts.pipe_records([])
+    results = found(parts)
+    assert results == found(whole)
+    assert len({result[:3] for result in results}) == len(results) >= 6
+    assert len(parts.entries("s")) >= len(results), "readable until the end of the retention"
+
+
+@pytest.mark.parametrize(
+    ("window", "closing_ms"), [(tumbling(10, grace=2), 12), (sliding(10, grace=2), 13), (sessions(10, grace=2), 13)]
+)
+def test_a_final_result_is_that_of_the_record_that_closed_the_window(window: Any, closing_ms: int) -> None:
+    class Tell:
+        def init(self, context: Any) -> None:
+            self.context = context
+
+        def process(self, record: Any) -> None:
+            self.context.forward(record.key.key, f"{record.value}{self.context.record_metadata.offset}")
+
+    builder = StreamsBuilder()
+    grouped = builder.stream("in", **TYPES).group_by_key().windowed_by(window).emit_strategy(CLOSE)
+    grouped.reduce(lambda one, other: one + other).to_stream().process(Tell, key="string", value="string").to("out")
+    for at_once in (True, False):
+        driver = TopologyTestDriver(builder.build())
+        records = [("a", 0), ("z", closing_ms - 1), ("z", closing_ms), ("z", closing_ms + 1)]
+        for batch in [records] if at_once else [records[:2], records[2:]]:
+            pipe(driver, *batch)
+        assert driver.read_records("out")[0].value == "a2"
