@@ -126,7 +126,7 @@ def negate(expression: Condition) -> Condition:
 def conjunction(*expressions: Condition | None) -> Condition | None:
     """Return the AND of the given conditions; None if all are None."""
     terms = tuple(expression for expression in expressions if expression is not None)
-    return Conjunction(terms) if len(terms) > 1 else next(iter(terms), None)
+    return Conjunction(terms) if terms else None
 
 
 def leaves(expression: Condition) -> Iterator[Leaf]:

@@ -164,11 +164,9 @@ def _runs(extents: Sequence[Extent], size_bytes: int, most_bytes: int) -> list[l
 
 def _cut(split: PlannedSplit, parts: int) -> list[PlannedSplit]:
     """Cut a split into parts with equal numbers of offsets."""
-    first, last = split.extents[0].start_offset, split.extents[-1].end_offset
-    parts = min(parts, last - first)
-    if parts <= 1:
-        return [split]
-    edges = [first + (last - first) * part // parts for part in range(parts + 1)]
+    first, count = split.extents[0].start_offset, _records(split)
+    parts = min(parts, count)
+    edges = [first + count * part // parts for part in range(parts + 1)]
     return [
         replace(split, extents=run)
         for start, end in pairwise(edges)

@@ -104,9 +104,8 @@ def static_members_first(members: Iterable[MemberSubscription]) -> list[MemberSu
     return sorted(
         members,
         key=lambda member: (
-            (1, java_order(member.member_id))
-            if member.group_instance_id is None
-            else (0, java_order(member.group_instance_id))
+            member.group_instance_id is None,
+            java_order(member.member_id if member.group_instance_id is None else member.group_instance_id),
         ),
     )
 
