@@ -60,7 +60,7 @@ class ColumnarMessage:
 
     def read_reserved(self, name: str) -> pa.Array:
         """Decode one reserved column."""
-        array = self.read([self._schema.get_field_index(name)]).column(0)
+        (array,) = self.read([self._schema.get_field_index(name)]).columns
         if array.null_count and name != HEADERS_COLUMN:
             raise self._corrupt(f"nulls in {name}")
         return array

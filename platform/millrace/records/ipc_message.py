@@ -98,7 +98,8 @@ def _follow(data: bytes, position: int) -> int:
 
 def _fields(table: bytes, position: int) -> tuple[int, ...]:
     """Return the positions of the first four fields of the flatbuffer table at ``position``; 0 for an absent field."""
-    vtable = position - _I32.unpack_from(table, position)[0]
+    (distance_back,) = _I32.unpack_from(table, position)
+    vtable = position - distance_back
     if vtable < 0:
         raise CorruptBatchError("Arrow message with a table outside it")
     (vtable_bytes,) = _U16.unpack_from(table, vtable)

@@ -308,7 +308,7 @@ def body_of(
 def _read_record(body: bytes, start: int) -> tuple[RawRecord, int]:
     length, at = read_varint(body, start)
     end = at + length
-    if length < 0 or end > len(body):
+    if end > len(body):
         raise CorruptBatchError(f"a length of {length} bytes, but {len(body) - at} bytes are left")
     begin = at
     timestamp_delta, at = read_varint(body, at + 1, 64)

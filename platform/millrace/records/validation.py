@@ -75,10 +75,12 @@ def _check_timestamps(batch: DecodedBatch, *, with_any_max: bool) -> None:
     header = batch.header
     if not batch.num_rows or header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         return
-    smallest = largest = batch.constant_timestamp_ms
-    if smallest is None or largest is None:
+    constant = batch.constant_timestamp_ms
+    if constant is None:
         extremes = pc.min_max(batch.timestamps_ms()).as_py()
         smallest, largest = extremes["min"], extremes["max"]
+    else:
+        smallest = largest = constant
     if smallest < NO_TIMESTAMP:
         raise InvalidTimestampError(
             f"timestamp {smallest} is invalid: timestamps are milliseconds from 0, or -1 for none"

@@ -189,6 +189,23 @@ def test_odd_batches_are_read_all_the_same(headers: tuple[tuple[str, bytes]]) ->
     assert isinstance(decoded.columns["key"], pa.BinaryArray)
 
 
+@pytest.mark.parametrize("field", range(2, 6))
+def test_a_count_or_size_of_more_than_31_bits_is_corrupt(field: int) -> None:
+    # Without the highest bit the number would be 0, with which the record would be a valid one.
+    fields = [b"\0", b"\0", b"\0", b"\0", b"\0", b"\0"]
+    fields[field] = bytes.fromhex("8080808008")
+    record = b"".join(fields)
+    body = (bytes([2 * len(record)]) + record) * 30
+    batch = seal(read_header(build_rows_batch([Record()] * 30)), body)
+    if field == 2:
+        decoded = rows_to_columns(batch, 0, read_header(batch))
+        assert decoded.offset_deltas is not None
+        assert decoded.offset_deltas.to_pylist() == [2**30] * 30
+        return
+    with pytest.raises(CorruptBatchError):
+        rows_to_columns(batch, 0, read_header(batch))
+
+
 def test_a_header_without_a_key_is_corrupt() -> None:
     record = b"\0\0\0\x01\x01\x02" + b"\x01\x01"  # one header, whose key and value are null
     body = (bytes([2 * len(record)]) + record) * 30

@@ -86,6 +86,20 @@ def test_records_before_the_damage_are_handed_out() -> None:
         next(rows)
 
 
+@pytest.mark.parametrize(
+    "body",
+    ["01", "03", "00", "7f0000000101", "0a00000001010000", "0e00000001010000", "0c00000001010000", "0c00000001017f",
+     "0c000000010103", "100000000101020101", "0c00000008010000", "0c0000000108ff00"],
+)  # fmt: skip
+def test_a_record_whose_fields_do_not_end_with_it_is_corrupt(body: str) -> None:
+    header = read_header(build_rows_batch([Record()]))
+    sound = seal(header, bytes.fromhex("0c000000010100"))
+    assert [content(record) for record in read_rows(sound, 0, read_header(sound))] == [(None, None, (), -1)]
+    batch = seal(header, bytes.fromhex(body))
+    with pytest.raises(CorruptBatchError, match="record 0 of 1"):
+        list(read_rows(batch, 0, read_header(batch)))
+
+
 def test_timestamps_of_a_stamped_batch_are_the_brokers() -> None:
     records = [Record(timestamp_ms=5), Record(timestamp_ms=9)]
     batch = build_rows_batch(records, timestamp_type=TimestampType.LOG_APPEND_TIME)
