@@ -129,8 +129,9 @@ class Inputs:
         return self._in_order([batch.olds for batch in self.batches])
 
     def _in_order(self, lists: list[list[Any]]) -> list[Any]:
-        if len(lists) == 1:
-            return lists[0]
+        match lists:
+            case [alone]:
+                return alone
         begins = np.cumsum([0, *(len(each) for each in lists)])
         places = begins[np.asarray(self.sides, dtype=np.int64)] + np.asarray(self.rows, dtype=np.int64)
         whole = list(chain.from_iterable(lists))
@@ -305,9 +306,10 @@ class Emitted:
 def interleave(flows: Sequence[Flow]) -> tuple[Marks, Sequence[int], Sequence[int]]:
     """Return the processing order of rows of several flows: their marks, and side and row of each turn."""
     filled = [side for side, flow in enumerate(flows) if len(flow.marks)] or [0]
-    if len(filled) == 1:
-        marks = flows[filled[0]].marks
-        return marks, filled * len(marks), range(len(marks))
+    match filled:
+        case [side]:
+            marks = flows[side].marks
+            return marks, filled * len(marks), range(len(marks))
     marks = np.concatenate([flow.marks for flow in flows])
     sides = np.concatenate([np.full(len(flow.marks), side) for side, flow in enumerate(flows)])
     rows = np.concatenate([np.arange(len(flow.marks)) for flow in flows])

@@ -141,7 +141,6 @@ class SessionStore(ObjectStore):
         if len(self._to_expire) > 2 * self._kept + _DELETED_MIN:
             kept = {(key, start, end) for key, each in self._sessions.items() for start, end in each}
             kept.add((key, start, end))
-            self._to_end = [place for place in self._to_end if (place[2], place[3], place[0]) in kept]
-            self._to_expire = [place for place in self._to_expire if (place[2], place[3], place[0]) in kept]
-            heapify(self._to_end)
-            heapify(self._to_expire)
+            for heap in (self._to_end, self._to_expire):
+                heap[:] = [(end, number, key, start) for end, number, key, start in heap if (key, start, end) in kept]
+                heapify(heap)

@@ -170,6 +170,25 @@ class Summing:
             self.context.forward(record.with_value(self.sums.get(record.key)))
 
 
+class ByNumber:
+    """A processor whose store has keys of another type than its records."""
+
+    def init(self, context: Any) -> None:
+        self.context, self.numbers = context, context.store("numbers")
+
+    def process(self, record: Record) -> None:
+        number = (record.value or 0) % 5
+        self.numbers.put(number, (self.numbers.get(number) or 0) + 1)
+        self.context.forward(record.with_value(self.numbers.get(number)))
+
+
+def look_ups(x: Any, y: Any) -> None:
+    x.join(y.to_table(), joined).to("joined")
+    counts = y.group_by_key().aggregate(n=count(), most=max_("value"))
+    x.left_join(counts, lambda one, other: joined(one, other and other["n"]), value="long").to("counted")
+    x.process(ByNumber, stores=[key_value_store("numbers", key="long", value="long")]).to("numbers")
+
+
 def joined(left: Any, right: Any) -> int:
     return (left or 0) * 10 + (right or 0)
 
@@ -248,7 +267,7 @@ class InTheLog(Restarting):
 
 @pytest.mark.parametrize(
     "build",
-    [processors, keeping_rows, shared_store, joins, windows, named_folds, means, rows],
+    [processors, keeping_rows, shared_store, look_ups, joins, windows, named_folds, means, rows],
     ids=lambda build: build.__name__,
 )
 @settings(max_examples=6)
