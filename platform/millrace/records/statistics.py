@@ -356,7 +356,10 @@ def covers(stored: ColumnStatistics, column: pa.Array) -> bool:
     if isinstance(low, bytes) or isinstance(high, bytes):
         return _covers_bytes(low, high, stored.is_prefix, column)
     actual = None if _holds_bytes(column) else _number_bounds(column)
-    return actual is not None and type(actual[0]) is type(low) and low <= actual[0] and actual[1] <= high
+    if actual is None:
+        return False
+    least, greatest = actual
+    return type(least) is type(low) and low <= least and greatest <= high
 
 
 def _covers_bytes(low: Value, high: Value, is_prefix: bool, column: pa.Array) -> bool:

@@ -192,6 +192,18 @@ def test_a_large_batch_is_decoded_alone(count: int, batches: list[int]) -> None:
     assert [batch.batch_count for batch in decode_range(pa.py_buffer(log), 0, 2**40, no_schema)] == batches
 
 
+@pytest.mark.parametrize("last", [9, 10])
+def test_offsets_ascend_behind_the_range_too(last: int) -> None:
+    log = b"".join(build_rows_batch([Record()] * 5, base_offset=base) for base in (0, 5, last))
+    found = decode_range(pa.py_buffer(log), 0, 5, no_schema)
+    assert next(found).offset_range() == range(5)
+    if last == 10:
+        assert list(found) == []
+        return
+    with pytest.raises(CorruptBatchError, match="offset 9 does not follow 9"):
+        next(found)
+
+
 def test_batches_before_one_that_does_not_follow_are_read() -> None:
     log = b"".join(build_rows_batch([Record()] * 5, base_offset=base) for base in (0, 5, 9))
     found = decode_range(pa.py_buffer(log), 0, 99, no_schema)
