@@ -139,7 +139,8 @@ def test_equal_bounds_leave_one_value_unless_the_upper_one_is_a_prefix() -> None
         (Matching.LIKE, "e", False), (Matching.LIKE, "e%", False), (Matching.LIKE, "%e", True),
         (Matching.LIKE, "_e", True), (Matching.LIKE, "e_%", False), (Matching.LIKE, "e%_", False),
         (Matching.LIKE, "\\e", True), (Matching.LIKE, "c%e\\", True), (Matching.LIKE, "b_", True),
-        (Matching.LIKE, "bb_", False), (Matching.LIKE, "bb\\%", False), (Matching.LIKE, "c", True),
+        (Matching.LIKE, "bb_", False), (Matching.LIKE, "bb\\%", False), (Matching.LIKE, "da_x%", True),
+        (Matching.LIKE, "da%x_", True), (Matching.LIKE, "dax_", False), (Matching.LIKE, "c", True),
     ],
 )  # fmt: skip
 def test_a_text_can_match_if_something_within_the_bounds_begins_so(

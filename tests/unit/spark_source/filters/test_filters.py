@@ -223,6 +223,20 @@ def test_ranges_with_lost_records_stay_so_that_the_loss_is_reported():
     assert within_offsets([offsets(0, 7, 5)], row_filter("__offset = 100")) == [offsets(0, 7, 5)]
 
 
+@pytest.mark.parametrize(("ms", "asked"), [("000", []), ("001", [{PartitionKey("t", 0): 1}])])
+def test_times_are_looked_up_if_there_can_be_earlier_ones(ms, asked):
+    found = []
+
+    def first_offsets_from(times):
+        found.extend([times] if times else [])
+        return dict.fromkeys(times, 4)
+
+    since = row_filter(f"timestamp >= TIMESTAMP '1970-01-01T00:00:00.{ms}'", None)
+    timely, late = within_times([offsets(0, 0, 10)], since, first_offsets_from)
+    assert (found, late) == (asked, [])
+    assert timely == [offsets(0, 4 if asked else 0, 10)]
+
+
 def test_records_before_the_first_of_a_time_are_left_out_and_those_after_the_last_set_apart():
     asked = []
 
@@ -243,6 +257,7 @@ def test_records_before_the_first_of_a_time_are_left_out_and_those_after_the_las
         [],
     )
     assert within_times(ranges, row_filter("number = 1"), lambda times: {} if not times else 1 / 0) == (ranges, [])
+    assert within_times(ranges, None, first_offsets_from) == (ranges, [])
     opaque = row_filter("timestamp <= TIMESTAMP '1970-01-01T00:00:09'", None)
     assert within_times([offsets(0, 5, 7), offsets(1, 0, 1)], opaque, first_offsets_from) == (
         [offsets(0, 5, 7), offsets(1, 0, 1)],

@@ -93,8 +93,8 @@ def test_positions():
 
 
 def test_a_timestamp_wins_over_timestamps_and_these_over_offsets():
-    by_time = {"startingOffsetsByTimestamp": '{"orders": {"0": 7}}', "startingOffsets": "earliest"}
-    assert parse_options({**BASE, **by_time}).batch_range()[0] == AtTimestamps({PartitionKey("orders", 0): 7})
+    by_time = {"startingOffsetsByTimestamp": '{"orders": {"0": 0}}', "startingOffsets": "earliest"}
+    assert parse_options({**BASE, **by_time}).batch_range()[0] == AtTimestamps({PartitionKey("orders", 0): 0})
     assert parse_options({**BASE, **by_time, "startingTimestamp": "8"}).batch_range()[0] == AtTimestamp(8)
 
 

@@ -150,6 +150,12 @@ def test_the_cluster_id_is_kept_and_added_to_older_checkpoints():
     assert newer.advanced_to(at(p0=6).next_offsets, {"t": ID}).cluster_id == "c-1"
 
 
+def test_leader_epochs_are_kept_of_the_partitions_that_there_are():
+    epochs = {PartitionKey("t", 0): 4, PartitionKey("t", 1): 5}
+    newer = at(p0=3, p1=3).advanced_to(at(p0=5).next_offsets, {"t": ID}, None, epochs)
+    assert newer.leader_epochs == {PartitionKey("t", 0): 4}
+
+
 def test_removed_records_are_explained_by_the_topics_options():
     assert why_removed({"retention.ms": "1000", "retention.bytes": "-1"}) == (
         "by retention, retention.ms=1000, retention.bytes=-1, or DeleteRecords"
