@@ -241,3 +241,47 @@ def test_a_table_forwards_the_deletion_of_a_row_that_it_never_had() -> None:
     [store] = [store for name, store in driver._tasks[0].stores.items() if name == "m"]
     assert isinstance(store, KeyValueStore)
     assert list(store.packed_entries()) == []
+
+
+@pytest.mark.parametrize(("options", "dropped"), [({}, 1), ({"versioned": 10}, 2)])
+def test_a_table_drops_records_without_a_key_and_versions_before_its_history(
+    options: dict[str, int], dropped: int
+) -> None:
+    builder = StreamsBuilder()
+    builder.table("l", **TYPES, **options).to_stream().to("out")  # type: ignore[arg-type]
+    driver = TopologyTestDriver(builder.build())
+    found = piped(driver, [("l", None, "x", 1), ("l", "a", "b", 20), ("l", "a", "c", 9), ("l", "a", "d", 10)])
+    assert found == [("b", 20), *([] if options else [("c", 9)]), ("d", 10)]
+    assert driver.dropped_records == dropped
+
+
+NEWEST: dict[str, Any] = {
+    "join": lambda x, y: x.join(y, lambda one, other: f"{one}{other}", value="string"),
+    "join of the other": lambda x, y: y.left_join(x, lambda one, other: f"{other}{one}", value="string"),
+    "by foreign key": lambda x, y: x.join(
+        y, lambda one, other: f"{one}{other}", foreign_key=lambda value: "a", value="string"
+    ),
+    "by foreign key of the other": lambda x, y: y.join(
+        x, lambda one, other: f"{other}{one}", foreign_key=lambda value: "a", value="string"
+    ),
+    "groups": lambda x, y: x.group_by(lambda key, value: ("g", value), value="string").reduce(
+        lambda one, other: one + other, lambda one, other: one.replace(other, "")
+    ),
+}
+
+
+@pytest.mark.parametrize("build", NEWEST)
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_version_that_is_not_the_newest_changes_no_result_and_is_counted(build: str, at_once: bool) -> None:
+    builder = StreamsBuilder()
+    x, y = builder.table("x", **TYPES, versioned=100), builder.table("y", **TYPES)
+    NEWEST[build](x, y).to_stream().to("out")
+    driver = TopologyTestDriver(builder.build())
+    script: Script = [("y", "a", "Y", 1), ("x", "a", "new", 10), ("x", "a", "old", 5), ("x", "a", "newer", 11)]
+    found = [
+        each for batch in ([script] if at_once else [[record] for record in script]) for each in piped(driver, batch)
+    ]
+    values = [value.removesuffix("Y") for value, _ in found if value not in (None, "NoneY")]
+    assert values[-1] == "newer"
+    assert set(values) <= {"new", "newer", ""}
+    assert driver.dropped_records == 1
