@@ -91,3 +91,14 @@ def test_arguments_that_name_no_topic_are_refused(topics: Any, message: str) -> 
     if topics:
         with pytest.raises(TopologyError, match="a topic is given by its name"):
             StreamsBuilder().table(topics, key="string", value="long")
+
+
+@pytest.mark.parametrize("second_first", [False, True])
+def test_a_record_that_two_sources_read_goes_through_the_first_of_them_first(second_first: bool) -> None:
+    builder = StreamsBuilder()
+    first = builder.stream("in", **LONGS)
+    second = builder.stream("in", **LONGS).map_values(lambda value: -value)
+    (second.merge(first) if second_first else first.merge(second)).to("out")
+    driver = TopologyTestDriver(builder.build())
+    driver.pipe_records([TestRecord("in", "a", value, 0) for value in (1, 2)])
+    assert [record.value for record in driver.read_records("out")] == [1, -1, 2, -2]

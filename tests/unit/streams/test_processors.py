@@ -395,3 +395,20 @@ def test_sessions_are_fetched_by_start_and_windows_up_to_the_retention() -> None
         Windowed("a", 0, 30),
         Windowed("a", 52, 69),
     ]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_punctuation_comes_after_all_that_its_record_caused(at_once: bool) -> None:
+    class Ticking(Processor):
+        def init(self, context: Any) -> None:
+            super().init(context)
+            context.schedule(10, "stream_time", lambda time_ms: context.forward("tick", time_ms, time_ms))
+
+    builder = StreamsBuilder()
+    stream = builder.stream("in", **TYPES)
+    stream.process(Ticking).merge(stream.map_values(lambda value: -value)).to("out")
+    driver = TopologyTestDriver(builder.build())
+    records = script(10, 15, 25)
+    for batch in [records] if at_once else [[record] for record in records]:
+        driver.pipe_records(batch)
+    assert [record.value for record in driver.read_records("out")] == [10, -10, 10, 15, -15, 25, -25, 25]
