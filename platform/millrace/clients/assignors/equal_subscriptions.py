@@ -98,7 +98,7 @@ class _NearDealing:
                 self.growing.append(member)
         else:
             place += 1
-        self.turn = place % len(self.lacking) if self.lacking else 0
+        self.turn = place
 
     def _give_to_growing(self, member: int, partition: TopicPartition) -> None:
         self.kept[member].append(partition)
