@@ -26,9 +26,6 @@ class DeletedFiles:
         self._lock: Final = threading.Lock()
         self._waiting: list[tuple[float, Path]] = []
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     def add(self, paths: Iterable[Path], delay_ms: int) -> None:
         """Schedule the removal of files or directories; their names already mark them as deleted."""
         due = self._clock.monotonic() + delay_ms / 1000

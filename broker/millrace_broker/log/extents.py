@@ -13,6 +13,7 @@ from pathlib import Path
 
 from millrace.records import MAGIC
 from millrace_broker.log.segment import Segment
+from millrace_broker.log.segment_list import floor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +40,10 @@ def cut(segments: Sequence[Segment], start_offset: int, end_offset: int, split_b
     The range is ``start_offset..end_offset`` (exclusive, inside the log). ``segments`` are the log's, in order.
     """
     extents: list[Extent] = []
-    for number, segment in enumerate(segments):
-        following = segments[number + 1].base_offset if number + 1 < len(segments) else end_offset
-        if following <= start_offset or segment.base_offset >= end_offset:
-            continue
-        extents += _cut_segment(segment, start_offset, min(following, end_offset), split_bytes)
+    for segment in segments[floor(segments, start_offset) :]:
+        if segment.base_offset >= end_offset:
+            break
+        extents += _cut_segment(segment, start_offset, end_offset, split_bytes)
     return _tile(extents, start_offset, end_offset)
 
 

@@ -31,6 +31,7 @@ from millrace_broker.log.producer_states import (
     produced_batch,
 )
 from millrace_broker.log.segment import Segment
+from millrace_broker.log.segment_list import floor
 
 _LOG: Final = logging.getLogger(__name__)
 _RECALLED_INDEX_ENTRIES: Final = 32
@@ -58,10 +59,8 @@ def rebuild_producer_states(
             files.remove(directory / segment_file_name(offset, SNAPSHOT))
     producers, start_offset = _load_snapshot(files, directory, segments[0].base_offset, snapshot_end, now_ms)
     _recall(producers, segments, start_offset, now_ms)
-    for number, segment in enumerate(segments):
-        if number + 1 < len(segments) and segments[number + 1].base_offset <= start_offset:
-            continue
-        if number > 0 and segment.base_offset > start_offset:
+    for segment in segments[floor(segments, start_offset) :]:
+        if segment is not segments[0] and segment.base_offset > start_offset:
             write_snapshot_file(files, directory, segment.base_offset, producers)
         found = segment.find(start_offset) if start_offset < log_end_offset else None
         aborted: list[AbortedTransaction] = []
@@ -90,9 +89,7 @@ def ended_since(
 
 def _batches(segments: Sequence[Segment], start_offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
     """Iterate over the batches from an offset on, with segment and position."""
-    for number, segment in enumerate(segments):
-        if number + 1 < len(segments) and segments[number + 1].base_offset <= start_offset:
-            continue
+    for segment in segments[floor(segments, start_offset) :]:
         found = segment.find(start_offset)
         for position, header in segment.batches(found[0]) if found else ():
             yield segment, position, header

@@ -24,6 +24,7 @@ from millrace_broker.log.retention import SegmentFacts, count_copied, count_dele
 from millrace_broker.log.tiered.remote_log import RemoteLog
 
 _LOG: Final = logging.getLogger(__name__)
+_UNLIMITED: Final = -1
 
 
 class SegmentDeletion:
@@ -62,7 +63,7 @@ class SegmentDeletion:
     def _raise_start(self, offset: int, remote: RemoteLog | None) -> None:
         if offset > self._offsets.start:
             self._start_at(offset)
-            self._delete(remote, retention_ms=-1, retention_bytes=-1)
+            self._delete(remote, retention_ms=_UNLIMITED, retention_bytes=_UNLIMITED)
 
     def _start_at(self, offset: int) -> None:
         self._offsets.raise_start(offset)
@@ -76,8 +77,8 @@ class SegmentDeletion:
             config = self._local.config
             return self._delete(
                 remote,
-                retention_ms=config.disk_retention_ms if config.is_deleted else -1,
-                retention_bytes=config.disk_retention_bytes if config.is_deleted else -1,
+                retention_ms=config.disk_retention_ms if config.is_deleted else _UNLIMITED,
+                retention_bytes=config.disk_retention_bytes if config.is_deleted else _UNLIMITED,
             )
 
     def _delete(self, remote: RemoteLog | None, *, retention_ms: int, retention_bytes: int) -> int:

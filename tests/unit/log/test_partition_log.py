@@ -304,6 +304,22 @@ def test_look_up_by_time_in_typed_batches_needs_no_schema(open_log: Open) -> Non
     assert log.offset_for_time(31) is None
 
 
+@pytest.mark.parametrize("at", [-1, 35])
+def test_look_up_by_time_notices_damage(open_log: Open, batch: Batch, tmp_path: Path, at: int) -> None:
+    # A flipped bit in the largest timestamp of a batch would hide its records.
+    log = open_log()
+    for number in range(3):
+        log.append(batch([START + number]))
+    path = tmp_path / "00000000000000000000.log"
+    damaged = bytearray(path.read_bytes())
+    size = len(damaged) // 3
+    damaged[(2 * size - 1) if at < 0 else size + at] ^= 1
+    path.write_bytes(damaged)
+    assert log.offset_for_time(START) == (0, START)
+    with pytest.raises(CorruptBatchError):
+        log.offset_for_time(START + 1)
+
+
 def test_empty_log(open_log: Open) -> None:
     log = open_log()
     assert log.read(0, 100) == b""
@@ -382,6 +398,45 @@ def test_flush_moves_the_recovery_point(open_log: Open, batch: Batch) -> None:
     assert log.recovery_point == 0
     log.append(batch([START] * 2))
     assert log.recovery_point == 5
+
+
+def test_a_flush_up_to_synced_records_syncs_no_others(open_log: Open, batch: Batch) -> None:
+    log = open_log()
+    log.append(batch([START] * 2))
+    log.flush()
+    log.append(batch())
+    log.flush(1)
+    log.flush(2)
+    assert log.recovery_point == 2
+    log.flush(3)
+    assert log.recovery_point == 3
+
+
+def test_a_clean_stop_leaves_the_snapshots_of_the_segments_and_of_the_end(
+    open_log: Open, batch: Batch, tmp_path: Path
+) -> None:
+    log = open_log({"segment.bytes": 2 * len(batch(producer_id=9, producer_epoch=0, base_sequence=0))})
+    for number in range(5):
+        log.append(batch(producer_id=9, producer_epoch=0, base_sequence=number))
+    (tmp_path / f"{1:020d}.snapshot").write_bytes((tmp_path / f"{2:020d}.snapshot").read_bytes())
+    log.close()
+    snapshots = [f"{base:020d}.snapshot" for base in (2, 4, 5)]
+    assert names(tmp_path, ".snapshot") == snapshots
+    open_log(was_clean=True)
+    assert names(tmp_path, ".snapshot") == snapshots
+
+
+@pytest.mark.parametrize("is_offline", [False, True])
+def test_retention_leaves_an_offline_log_alone(open_log: Open, batch: Batch, disk: Any, is_offline: bool) -> None:
+    log = open_log({"retention.bytes": 0, "segment.bytes": len(batch())}, files=disk)
+    for _ in range(3):
+        log.append(batch())
+    if is_offline:
+        disk.refuses_sync = True
+        with pytest.raises(StorageError):
+            log.flush()
+        disk.refuses_sync = False
+    assert log.apply_retention() == (0 if is_offline else 3)
 
 
 def test_release_of_the_watermark_lets_it_follow_the_end(open_log: Open, batch: Batch) -> None:

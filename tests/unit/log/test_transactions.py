@@ -71,6 +71,68 @@ def test_the_last_stable_offset_waits_for_the_first_open_transaction(open_log: O
     assert log.aborted_transactions(0, 2) == []
 
 
+def test_aborted_transactions_of_batches_that_were_read(open_log: Open, batch: Batch) -> None:
+    log = open_log()
+    log.append(batch([NOW_MS] * 2))
+    one, two = Producer(log, batch, 1), Producer(log, batch, 2)
+    one.send()
+    one.end(ABORT)
+    two.send()
+    two.end(ABORT)
+    first, second = aborted(1, 2, 3, 4), aborted(2, 4, 5, 6)
+    whole = log.read(0, 10_000)
+    ends = [*[at for at, _ in scan_headers(whole)][1:], len(whole)]
+    found = [log.aborted_within(0, whole[:end]) for end in ends]
+    assert found == [[], [first], [first], [first, second], [first, second]]
+    assert log.aborted_within(4, whole[ends[2] :]) == [second]
+    assert log.aborted_within(0, b"") == []
+    assert log.aborted_within(3, b"") == []
+
+
+def test_transactions_stay_undecided_until_their_own_marker_is_readable(open_log: Open, batch: Batch) -> None:
+    log = open_log()
+    one, two = Producer(log, batch, 1), Producer(log, batch, 2)
+    log.hold_watermark(0)
+    one.send()
+    one.end(COMMIT)
+    two.send()
+    two.end(COMMIT)
+    stable = []
+    for watermark in range(5):
+        log.raise_watermark(watermark)
+        stable.append(log.last_stable_offset)
+    assert stable == [0, 0, 2, 2, 4]
+
+
+def test_truncation_of_a_transaction_decides_what_comes_after_it(open_log: Open, batch: Batch) -> None:
+    log = open_log()
+    log.append(batch([1]))
+    producer = Producer(log, batch, 1)
+    producer.send()
+    log.truncate_to(1)
+    log.append(batch([1, 1]))
+    assert (log.last_stable_offset, log.log_end_offset) == (3, 3)
+    producer.sequence = 0
+    producer.send()
+    log.begin_at(10)
+    log.append(batch([1]))
+    assert (log.last_stable_offset, log.log_end_offset) == (11, 11)
+
+
+def test_truncation_of_a_marker_opens_its_transaction_again(open_log: Open, batch: Batch) -> None:
+    log = open_log()
+    log.append(batch([1]))
+    producer = Producer(log, batch, 1)
+    producer.send()
+    marker = producer.end(ABORT)
+    log.append(batch([1]))
+    assert log.last_stable_offset == 4
+    log.truncate_to(marker)
+    assert (log.last_stable_offset, log.aborted_transactions(0, 10)) == (1, [])
+    assert producer.end(COMMIT) == marker
+    assert (log.last_stable_offset, log.aborted_transactions(0, 10)) == (3, [])
+
+
 def test_a_log_that_is_opened_again_knows_what_is_decided_behind_its_watermark(open_log: Open, batch: Batch) -> None:
     small = {"segment.bytes": 400}
     log = open_log(small)

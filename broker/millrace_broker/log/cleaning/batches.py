@@ -49,7 +49,7 @@ from millrace.records import (
 )
 from millrace.records.arrays import binary_array
 from millrace.records.recompression import carried_over
-from millrace_broker.log.cleaning.columnar_bodies import ColumnarBody, read_columnar_body
+from millrace_broker.log.cleaning.columnar_bodies import ColumnarBody, numbers_of, read_columnar_body
 from millrace_broker.log.cleaning.key_hashes import valid_mask
 
 Longs = npt.NDArray[np.int64]
@@ -192,10 +192,8 @@ class V2Batch:
         if self.header.is_columnar:
             body = self._columns
             return RecordKeys(body.offsets, body.key_columns(self._keys.key_columns), body.has_value)
-        batch = self._decoded
-        return RecordKeys(
-            _values(batch.offsets()), (batch.columns.column("key"),), valid_mask(batch.columns.column("value"))
-        )
+        columns, offsets = self._decoded.columns, numbers_of(self._decoded.offsets(), np.int64)
+        return RecordKeys(offsets, (columns.column("key"),), valid_mask(columns.column("value")))
 
     def original(self) -> memoryview:
         """See ``CleanableBatch``."""
@@ -263,12 +261,6 @@ class V2Batch:
             is_control=self.is_control,
         )
         return seal(self.header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, count=0))
-
-
-def _values(array: pa.Int64Array) -> Longs:
-    if not len(array):
-        return np.empty(0, np.int64)
-    return np.frombuffer(array.buffers()[1], np.int64)[array.offset : array.offset + len(array)]
 
 
 def _row_numbers(kept: Mask) -> pa.Int64Array:

@@ -62,7 +62,7 @@ class ColumnarBody:
         """The offset of each record."""
         header = self._header
         if self._layout.flags & ColumnFlags.OFFSETS:
-            return header.base_offset + _numbers(self._columns.column(OFFSET_COLUMN), np.int32).astype(np.int64)
+            return header.base_offset + numbers_of(self._columns.column(OFFSET_COLUMN), np.int32).astype(np.int64)
         return np.arange(header.base_offset, header.base_offset + header.count)
 
     @property
@@ -117,7 +117,7 @@ class ColumnarBody:
         base_ms, max_ms = header.base_timestamp, header.max_timestamp
         has_times = self._layout.flags & ColumnFlags.TIMESTAMPS
         if has_times and header.timestamp_type is TimestampType.CREATE_TIME:
-            times = _numbers(columns.column(TIMESTAMP_COLUMN), np.int64)
+            times = numbers_of(columns.column(TIMESTAMP_COLUMN), np.int64)
             max_ms = int(times.max())
             if not header.has_delete_horizon:
                 base_ms = int(times[0])
@@ -162,5 +162,6 @@ def _body_schema(schema: pa.Schema | None, flags: int) -> pa.Schema:
     return opaque_body_schema(int(flags)) if schema is None else typed_body_schema(schema, int(flags))
 
 
-def _numbers(array: pa.Array, type_: type[Any]) -> npt.NDArray[Any]:
+def numbers_of(array: pa.Array, type_: type[Any]) -> npt.NDArray[Any]:
+    """Return the values of an array that has some, and no nulls, without a copy."""
     return np.frombuffer(array.buffers()[1], type_)[array.offset : array.offset + len(array)]

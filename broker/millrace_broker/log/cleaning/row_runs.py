@@ -122,13 +122,11 @@ def _body(buffer: memoryview, header: BatchHeader) -> bytes:
 
 
 def _pieces(body: bytes, starts: Longs, ends: Longs, is_there: Mask | None) -> pa.BinaryArray:
-    """Copy ascending, disjoint pieces of ``body`` into an array.
+    """Copy ascending, disjoint pieces of ``body``, at least one, into an array.
 
     The body becomes a binary array of the pieces and the gaps between them; every other value is copied.
     """
     count = len(starts)
-    if not count:
-        return binary_array([])
     bounds = np.empty((count, 2), np.int32)
     bounds[:, 0], bounds[:, 1] = starts, ends
     alternating = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, pa.py_buffer(bounds), pa.py_buffer(body)])

@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 from millrace.errors import CorruptBatchError
 from millrace.records import (
     Compression,
+    ControlType,
+    EndTransactionMarker,
     build_columnar_batch,
     decode_range,
     read_header,
@@ -27,9 +29,11 @@ from millrace.records import (
     validate_batch,
 )
 from millrace.schemas import encode_keys
+from millrace_broker.log import OsFiles
 from millrace_broker.log.cleaning.batches import TopicKeys
+from millrace_broker.log.cleaning.partition_view import PartitionView
 
-from .conftest import BUILDERS, NOW_MS, Pair, clean, contents, open_partition, survivors
+from .conftest import BUILDERS, NOW_MS, Pair, clean, contents, open_partition, rows, survivors
 
 Build = Callable[..., bytes]
 
@@ -132,6 +136,65 @@ def test_the_last_batch_of_a_producer_stays_even_empty(build: Build, tmp_path: P
     result = again.append(build([(b"a", b"1"), (b"b", b"1")], producer_id=9, producer_epoch=2, base_sequence=0))
     assert (result.is_duplicate, result.base_offset) == (True, 0)
     assert again.append(build([(b"x", b"1")], producer_id=9, producer_epoch=2, base_sequence=2)).base_offset == 4
+
+
+def test_the_marker_that_raised_a_producers_epoch_stays_even_empty(tmp_path: Path) -> None:
+    marker = EndTransactionMarker(type=ControlType.COMMIT, coordinator_epoch=0)
+    log = open_partition(tmp_path, options={"delete.retention.ms": 1000})
+    for producer_id in (8, 9):
+        producer = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0}
+        log.append(rows([(b"a", b"%d" % producer_id)], is_transactional=True, **producer), in_transaction=True)
+        log.append_end_marker_unsynced(producer_id, producer_id - 8, marker, is_epoch_raised=producer_id == 9)
+    log.append(rows([(b"a", b"last")]))
+    log.roll()
+    for now_ms in (NOW_MS, NOW_MS, NOW_MS + 1000):  # the data goes, then the markers wait for their horizon
+        clean(log, now_ms=now_ms)
+    headers = [header for _, header in scan_headers(log.read(0, 10_000))]
+    # Of producer 8 the last data stays without its record, and so does its marker. Of producer 9 the marker stays
+    # without its record, because its epoch has no data.
+    assert [(h.base_offset, h.count, h.producer_id, h.producer_epoch) for h in headers] == [
+        (0, 0, 8, 0),
+        (1, 1, 8, 0),
+        (3, 0, 9, 1),
+        (4, 1, -1, -1),
+    ]
+
+
+def test_the_first_time_of_a_segment_is_that_of_its_first_batch(tmp_path: Path) -> None:
+    log = open_partition(tmp_path)
+    [segment] = PartitionView(log, OsFiles()).segments
+    assert segment.first_time_ms() == -1
+    log.append(rows([(b"a", b"1"), (b"b", b"1")]))
+    log.append(rows([(b"c", b"1")] * 5))
+    assert segment.first_time_ms() == NOW_MS + 1
+
+
+def test_snapshots_of_replaced_segments_go_with_them(tmp_path: Path) -> None:
+    log = open_partition(tmp_path)
+    for number in range(4):
+        log.append(rows([(b"a", b"%d" % number)]))
+        log.roll()
+    assert sorted(path.name for path in tmp_path.glob("*.snapshot")) == [f"{n:020d}.snapshot" for n in (1, 2, 3, 4)]
+    clean(log, checkpoint=0)
+    assert [segment.base_offset for segment in log.segments] == [0, 4]
+    assert [path.name for path in tmp_path.glob("*.snapshot")] == [f"{4:020d}.snapshot"]
+
+
+def test_statistics_count_what_was_read_and_written(build: Build, tmp_path: Path) -> None:
+    log = open_partition(tmp_path, options={"segment.bytes": 100_000})
+    for number in range(6):
+        log.append(build([(b"a", b"%d" % number), (b"b%d" % number, b"1")]))
+        if number % 2:
+            log.roll()
+    before = sum(segment.size_bytes for segment in log.segments)
+    done = clean(log)
+    assert done is not None
+    assert (done.partition, done.start_offset, done.end_offset, done.keys) == ("orders-3", 0, 12, 7)
+    assert (done.records_mapped, done.records_read, done.records_written, done.records_without_key) == (12, 12, 7, 0)
+    assert (done.bytes_mapped, done.bytes_read) == (before, before)
+    assert done.bytes_written == sum(segment.size_bytes for segment in log.segments)
+    assert (done.segments_read, done.segments_written) == (3, 1)
+    assert done.map_utilization == 7 / 4500
 
 
 def test_tombstones_go_after_their_time(build: Build, tmp_path: Path) -> None:

@@ -121,7 +121,9 @@ def test_a_deleted_partition_is_forgotten(open_manager: Open, tmp_path: Path) ->
     fill(manager, log)
     cleaner = cleaner_of(manager)
     eventually(lambda: cleaner.statistics().in_progress == (("orders", 0),))
+    cleaner._checkpoints.put(log.directory.parent, ("orders", 0), 7)
     manager.delete_log("orders", 0)
+    assert cleaner._checkpoints.get(log.directory.parent, ("orders", 0)) is None
     assert cleaner.statistics().in_progress == ()
     fill(manager, manager.create_log("orders", UUID(int=3), 0, COMPACT), 5)
     assert cleaner.statistics().uncleanable == {}
