@@ -192,7 +192,115 @@ def test_unfinished_swap_is_dropped(open_log: Open, filled: int, tmp_path: Path)
     assert offsets(open_log(OPTIONS)) == list(range(20))
 
 
-def test_lost_epochs_are_read_from_the_batches(open_log: Open, filled: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("cleaned_base", "is_finished"), [(2, False), (3, False), (4, True), (None, True)])
+def test_a_swap_counts_unless_an_earlier_or_the_same_cleaned_log_is_unfinished(
+    open_log: Open, batch: Batch, tmp_path: Path, cleaned_base: int | None, is_finished: bool
+) -> None:
+    log = open_log()
+    for n in range(6):
+        log.append(batch([1000 + n]))
+        if n in (1, 2, 3, 4):
+            log.roll()
+    log.close()
+    swap = batch([2003], base_offset=3) + batch([2004], base_offset=4)
+    (tmp_path / f"{3:020d}.log.swap").write_bytes(swap)
+    if cleaned_base is not None:
+        (tmp_path / f"{cleaned_base:020d}.log.cleaned").write_bytes(b"")
+    log = open_log()
+    assert [segment.base_offset for segment in log.segments] == ([0, 2, 3, 5] if is_finished else [0, 2, 3, 4, 5])
+    assert log.offset_for_time(2000) == ((3, 2003) if is_finished else None)
+    assert offsets(log) == list(range(6))
+    assert not [*tmp_path.glob("*.swap"), *tmp_path.glob("*.cleaned")]
+
+
+def test_a_swap_without_a_log_is_removed(open_log: Open, filled: int, tmp_path: Path) -> None:
+    before = (tmp_path / f"{FIRST}.index").read_bytes()
+    for name in (f"{FIRST}.index.swap", "notes.swap", f"{FIRST}.log.swap.swap"):
+        (tmp_path / name).write_bytes(b"rest")
+    assert offsets(open_log(OPTIONS)) == list(range(20))
+    assert not list(tmp_path.glob("*.swap"))
+    assert (tmp_path / f"{FIRST}.index").read_bytes()[: len(before)] == before
+
+
+def test_indexes_of_a_swap_take_their_place_too(open_log: Open, filled: int, tmp_path: Path) -> None:
+    open_log(OPTIONS).close()
+    first = {suffix: tmp_path / f"{FIRST}{suffix}" for suffix in (".log", ".index", ".timeindex")}
+    contents = {suffix: path.read_bytes() for suffix, path in first.items()}
+    for suffix, path in first.items():
+        path.rename(tmp_path / f"{FIRST}{suffix}.swap")
+        path.write_bytes(b"old" if suffix != ".log" else contents[suffix][:filled])
+    log = open_log(OPTIONS, was_clean=True)
+    assert offsets(log) == list(range(20))
+    assert {suffix: path.read_bytes() for suffix, path in first.items()} == contents
+
+
+@pytest.mark.parametrize("recovery_point", [19, 20, 21])
+def test_a_closed_log_ends_at_its_recovery_point(
+    open_log: Open, filled: int, caplog: pytest.LogCaptureFixture, recovery_point: int
+) -> None:
+    open_log(OPTIONS).close()
+    caplog.clear()
+    if recovery_point > 20:
+        with pytest.raises(StorageError, match=r"ends at offset 20, but was synced up to offset 21: restore its files"):
+            open_log(OPTIONS, was_clean=True, recovery_point=recovery_point)
+    else:
+        assert open_log(OPTIONS, was_clean=True, recovery_point=recovery_point).log_end_offset == 20
+    is_unchanged = recovery_point == 20
+    assert (f"was closed at offset {recovery_point}, but ends at 20" in caplog.text) is not is_unchanged
+
+
+def test_a_closed_log_that_is_damaged_is_recovered_if_it_is_known_what_was_synced(
+    open_log: Open, filled: int, tmp_path: Path
+) -> None:
+    open_log(OPTIONS).close()
+    path = last_log(tmp_path)
+    damaged = bytearray(path.read_bytes())
+    damaged[-filled + 16] = 7  # the magic of the last batch
+    path.write_bytes(damaged)
+    with pytest.raises(CorruptBatchError):
+        open_log(OPTIONS, was_clean=True)
+    with pytest.raises(StorageError, match=r"offset 19: .*but was synced up to offset 20"):
+        open_log(OPTIONS, was_clean=True, recovery_point=20)
+    assert open_log(OPTIONS, was_clean=True, recovery_point=19).log_end_offset == 19
+
+
+def test_a_log_may_start_at_its_end(open_log: Open, filled: int) -> None:
+    log = open_log(OPTIONS, log_start_offset=20)
+    assert (log.log_start_offset, log.log_end_offset, log.first_base_offset) == (20, 20, 0)
+    assert log.epochs.entries == ((2, 20),)
+
+
+@pytest.mark.parametrize(("starts_remotely", "log_start_offset"), [(False, 7), (True, 3)])
+def test_a_log_may_start_in_the_remote_store(
+    open_log: Open, batch: Batch, starts_remotely: bool, log_start_offset: int
+) -> None:
+    log = open_log()
+    log.begin_at(7)
+    log.append(batch([1000]))
+    log.close()
+    log = open_log(was_clean=True, log_start_offset=3, starts_remotely=starts_remotely)
+    assert (log.log_start_offset, log.first_base_offset, log.log_end_offset) == (log_start_offset, 7, 8)
+
+
+def test_epochs_after_the_end_are_forgotten_durably(open_log: Open, filled: int, tmp_path: Path) -> None:
+    path = last_log(tmp_path)
+    path.write_bytes(path.read_bytes()[:-1])
+    (tmp_path / "leader-epoch-checkpoint.crc32c").unlink()
+    (tmp_path / "leader-epoch-checkpoint").write_text("0\n4\n0 0\n1 8\n2 18\n3 19\n")
+    assert open_log(OPTIONS).epochs.entries == ((0, 0), (1, 8), (2, 18))
+    assert (tmp_path / "leader-epoch-checkpoint").read_text() == "0\n3\n0 0\n1 8\n2 18\n"
+
+
+def test_damaged_epochs_are_read_from_the_batches(open_log: Open, filled: int, tmp_path: Path) -> None:
+    for text in ("0\n1\nnothing\n", "0\n1\n1 x\n"):
+        (tmp_path / "leader-epoch-checkpoint.crc32c").unlink(missing_ok=True)
+        (tmp_path / "leader-epoch-checkpoint").write_text(text)
+        log = open_log(OPTIONS)
+        assert log.epochs.entries == ((0, 0), (1, 8), (2, 16))
+        log.release()
+
+
+def test_lost_epochs_are_read__from_the_batches(open_log: Open, filled: int, tmp_path: Path) -> None:
     (tmp_path / "leader-epoch-checkpoint").unlink()
     assert open_log(OPTIONS).epochs.entries == ((0, 0), (1, 8), (2, 16))
 

@@ -1,0 +1,123 @@
+"""Tests of the check of a segment's batches after a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from millrace_broker.log.index_builder import IndexBuilder
+from millrace_broker.log.segment_appender import RELATIVE_OFFSET_MAX
+from millrace_broker.log.segment_recovery import SoundPart, check_segment
+
+Batch = Callable[..., bytes]
+BASE = 100
+
+
+@pytest.fixture
+def at(batch: Batch) -> Callable[..., bytes]:
+    """Build a batch of ``count`` records at an offset."""
+    return lambda offset, count=1: batch([1000 + offset] * count, base_offset=offset)
+
+
+def check(
+    *batches: bytes, recovery_point: int = 0, following: int | None = None, builder: IndexBuilder | None = None
+) -> SoundPart:
+    builder = builder or IndexBuilder(BASE, 0)
+    return check_segment(memoryview(b"".join(batches)), builder, recovery_point, following)
+
+
+def damaged(batch: bytes) -> bytes:
+    return batch[:-1] + bytes([batch[-1] ^ 1])
+
+
+def test_sound_batches_are_indexed(at: Callable[..., bytes]) -> None:
+    builder = IndexBuilder(BASE, 0)
+    parts = [at(100), at(101, 3), at(104)]
+    sound = check(*parts, builder=builder)
+    assert sound == SoundPart(size_bytes=sum(map(len, parts)), end_offset=105)
+    # The first batch of a segment has no entry.
+    positions = [len(parts[0]), len(parts[0]) + len(parts[1])]
+    assert [(entry.offset, entry.position) for entry in builder.offset_index] == list(
+        zip((103, 104), positions, strict=True)
+    )
+    assert builder.largest == (1104, 104)
+    assert check() == SoundPart(size_bytes=0, end_offset=BASE)
+
+
+@pytest.mark.parametrize(("recovery_point", "is_noticed"), [(100, True), (102, True), (103, False), (104, False)])
+def test_checksums_are_verified_from_the_recovery_point_on(
+    at: Callable[..., bytes], recovery_point: int, is_noticed: bool
+) -> None:
+    parts = [at(100), damaged(at(101, 2)), at(103)]
+    sound = check(*parts, recovery_point=recovery_point)
+    if is_noticed:
+        assert (sound.size_bytes, sound.end_offset) == (len(parts[0]), 101)
+        assert sound.problem == "the batch of offset 101 fails its checksum"
+        assert not sound.is_incomplete
+    else:
+        assert sound == SoundPart(size_bytes=sum(map(len, parts)), end_offset=104)
+
+
+@pytest.mark.parametrize(("following", "is_sound"), [(None, True), (103, True), (102, False), (101, False)])
+def test_offsets_of_the_next_segment_are_a_problem(
+    at: Callable[..., bytes], following: int | None, is_sound: bool
+) -> None:
+    sound = check(at(100), at(101, 2), following=following)
+    assert (sound.problem is None, sound.end_offset) == (is_sound, 103 if is_sound else 101)
+
+
+@pytest.mark.parametrize(("offset", "is_sound"), [(99, False), (100, True), (101, False)])
+def test_offsets_of_the_last_segment_follow_each_other(at: Callable[..., bytes], offset: int, is_sound: bool) -> None:
+    # A gap in the last segment may hide lost batches, so its rest is not kept.
+    sound = check(at(offset))
+    assert (sound.problem is None, sound.end_offset) == (is_sound, 101 if is_sound else BASE)
+    assert not sound.is_incomplete
+
+
+@pytest.mark.parametrize("offset", [101, 102])
+def test_overlapping_offsets_end_the_sound_part(at: Callable[..., bytes], offset: int) -> None:
+    sound = check(at(100, 2), at(offset), following=200)
+    assert (sound.problem is None, sound.end_offset) == (offset == 102, 103 if offset == 102 else 102)
+
+
+@pytest.mark.parametrize(("too_far", "is_sound"), [(0, True), (1, False)])
+def test_offsets_are_near_the_base_offset(at: Callable[..., bytes], too_far: int, is_sound: bool) -> None:
+    sound = check(at(BASE + RELATIVE_OFFSET_MAX + too_far), following=2**40)
+    assert (sound.problem is None) is is_sound
+
+
+def test_compaction_leaves_gaps_before_another_segment(at: Callable[..., bytes]) -> None:
+    parts = [at(102), at(105), at(106)]
+    sound = check(*parts, following=200)
+    assert sound == SoundPart(size_bytes=sum(map(len, parts)), end_offset=107)
+
+
+@pytest.mark.parametrize("rest", ["damage", "incomplete", "noise"])
+def test_a_gap_directly_before_damage_is_part_of_it(at: Callable[..., bytes], rest: str) -> None:
+    tail = {"damage": damaged(at(106)), "incomplete": at(106)[:-1], "noise": b"\xff" * 70}[rest]
+    builder = IndexBuilder(BASE, 0)
+    parts = [at(102), at(103)]
+    sound = check(*parts, at(105), tail, following=200, builder=builder)
+    assert (sound.size_bytes, sound.end_offset) == (len(parts[0]) + len(parts[1]), 104)
+    assert "offset 105 does not follow 103" in str(sound.problem)
+    assert not sound.is_incomplete
+    assert (len(builder.offset_index), builder.largest) == (1, (1103, 103))
+    # A batch without a gap before it shows that the log is whole up to there.
+    sound = check(*parts, at(105), at(106), damaged(at(107)), following=200)
+    assert (sound.end_offset, sound.problem) == (107, "the batch of offset 107 fails its checksum")
+
+
+@pytest.mark.parametrize("size_bytes", [1, 16, 60, 61, 70, -1])
+def test_the_beginning_of_the_next_batch_is_incomplete(at: Callable[..., bytes], size_bytes: int) -> None:
+    whole = at(100)
+    sound = check(whole, at(101)[:size_bytes])
+    assert (sound.size_bytes, sound.end_offset, sound.is_incomplete) == (len(whole), 101, True)
+    assert sound.problem is not None
+
+
+@pytest.mark.parametrize("tail", [b"\xff" * 61, b"\xff" * 500])
+def test_other_bytes_are_not_the_beginning_of_a_batch(at: Callable[..., bytes], tail: bytes) -> None:
+    sound = check(at(100), tail)
+    assert (sound.end_offset, sound.is_incomplete) == (101, False)
+    assert not check(at(100), at(102)[:-1]).is_incomplete
