@@ -10,6 +10,7 @@ import pytest
 from millrace.errors import CorruptBatchError, FencedLeaderEpochError
 from millrace.records import ControlType, EndTransactionMarker, scan_headers
 from millrace_broker.log import PartitionLog, ReplicatedBatches
+from millrace_broker.log.segment_appender import RELATIVE_OFFSET_MAX
 
 Open = Callable[..., PartitionLog]
 Batch = Callable[..., bytes]
@@ -115,6 +116,42 @@ def test_records_that_the_log_already_has_are_refused(
     records = leader.read_to_end(0, 1000)
     with pytest.raises(CorruptBatchError):
         follower.append_replicated(ReplicatedBatches(records))
+
+
+@pytest.mark.parametrize(("gap", "segments"), [(0, 1), (RELATIVE_OFFSET_MAX - 1, 1), (RELATIVE_OFFSET_MAX, 2)])
+def test_offsets_too_far_from_the_first_of_a_segment_begin_another(
+    follower: PartitionLog, batch: Batch, gap: int, segments: int
+) -> None:
+    # Compaction leaves such gaps, also between the batches of one fetch.
+    records = batch() + batch(base_offset=1 + gap)
+    assert follower.append_replicated(ReplicatedBatches(records)) == 2 + gap
+    assert len(follower.segments) == segments
+    assert content(follower) == records
+
+
+def test_a_fetch_larger_than_a_segment_is_spread_over_several(follower: PartitionLog, batch: Batch) -> None:
+    size = len(batch())
+    records = b"".join(batch(base_offset=offset) for offset in range(12))
+    follower.append_replicated(ReplicatedBatches(records))
+    per_segment = 500 // size
+    assert [segment.size_bytes for segment in follower.segments[:-1]] == [per_segment * size] * (
+        len(follower.segments) - 1
+    )
+    assert content(follower) == records
+
+
+@pytest.mark.parametrize(("base_offset", "is_refused"), [(1, True), (2, False), (3, False)])
+def test_offsets_of_a_fetch_ascend(batch: Batch, base_offset: int, is_refused: bool) -> None:
+    records = batch([NOW_MS] * 2) + batch(base_offset=base_offset)
+    if is_refused:
+        with pytest.raises(CorruptBatchError, match="at offset 1 does not follow offset 1"):
+            ReplicatedBatches(records)
+    else:
+        assert [header.base_offset for _, header in ReplicatedBatches(records).headers] == [0, base_offset]
+
+
+def test_an_empty_fetch_changes_nothing(follower: PartitionLog) -> None:
+    assert follower.append_replicated(ReplicatedBatches(b"")) == 0
 
 
 def test_an_epoch_begins_where_the_log_ends(open_log: Open, batch: Batch) -> None:

@@ -11,7 +11,13 @@ from typing import Any
 
 import pytest
 
-from millrace.errors import FencedLeaderEpochError, RecordListTooLargeError, StorageError
+from millrace.errors import (
+    FencedLeaderEpochError,
+    InvalidProducerEpochError,
+    OutOfOrderSequenceError,
+    RecordListTooLargeError,
+    StorageError,
+)
 from millrace.records import ControlType, EndTransactionMarker
 from millrace_broker.log import AppendResult, PartitionLog, ProducedBatches
 
@@ -122,9 +128,80 @@ def test_the_end_of_a_transaction_is_left_to_a_thread_where_it_needs_another_fil
     assert log.append_end_marker_unsynced(1, 1, COMMIT, leader_epoch=1, may_wait=False) is None
 
 
-def test_batches_larger_than_a_segment_are_refused(open_log: Open, batch: Batch) -> None:
-    sent = batch([START])
-    log = open_log({"segment.bytes": len(sent) - 1})
-    with pytest.raises(RecordListTooLargeError, match=r"segment\.bytes"):
-        log.append(sent)
-    assert log.log_end_offset == 0
+@pytest.mark.parametrize("room_bytes", [-1, 0, 1])
+def test_batches_larger_than_a_segment_are_refused(open_log: Open, batch: Batch, room_bytes: int) -> None:
+    sent = batch([START]) * 2
+    log = open_log({"segment.bytes": len(sent) + room_bytes})
+    if room_bytes < 0:
+        with pytest.raises(RecordListTooLargeError, match=r"segment\.bytes"):
+            log.append(sent)
+    else:
+        assert log.append(sent).last_offset == 1
+    assert log.log_end_offset == (0 if room_bytes < 0 else 2)
+
+
+@pytest.mark.parametrize("timestamp_type", ["CreateTime", "LogAppendTime"])
+def test_a_duplicate_has_the_times_and_offsets_of_its_first_copy(
+    open_log: Open, batch: Batch, clock: Any, timestamp_type: str
+) -> None:
+    log = open_log({"message.timestamp.type": timestamp_type})
+    sent = batch([START] * 2, producer_id=9, producer_epoch=0, base_sequence=0)
+    log.append(batch([START]))
+    first = log.append(sent)
+    log.delete_records(1)
+    clock.advance_ms(1000)
+    again = log.append(sent)
+    assert (again.base_offset, again.last_offset, again.log_start_offset) == (1, 2, 1)
+    assert again.is_duplicate
+    assert again.log_append_time_ms == first.log_append_time_ms
+    assert (first.log_append_time_ms >= 0) is (timestamp_type == "LogAppendTime")
+
+
+@pytest.mark.parametrize(
+    ("is_transactional", "base_sequence", "is_accepted"),
+    [(False, 0, True), (False, 3, True), (True, 0, True), (True, 3, False)],
+)
+def test_a_transaction_of_an_unknown_producer_begins_with_its_first_batch(
+    open_log: Open, batch: Batch, is_transactional: bool, base_sequence: int, is_accepted: bool
+) -> None:
+    # Without a transaction the state of a producer may be lost by retention, and any sequence number follows.
+    log = open_log()
+    sent = batch(producer_id=9, producer_epoch=0, base_sequence=base_sequence, is_transactional=is_transactional)
+    if is_accepted:
+        log.append(sent, in_transaction=is_transactional)
+        following = batch(
+            producer_id=9, producer_epoch=0, base_sequence=base_sequence + 1, is_transactional=is_transactional
+        )
+        assert log.append(following, in_transaction=is_transactional).base_offset == 1
+    else:
+        with pytest.raises(OutOfOrderSequenceError):
+            log.append(sent, in_transaction=True)
+
+
+@pytest.mark.parametrize(
+    ("is_epoch_raised", "epoch", "is_late"), [(True, 1, True), (True, 2, False), (False, 1, False)]
+)
+def test_a_marker_that_comes_after_the_next_transaction_began_is_late(
+    open_log: Open, batch: Batch, is_epoch_raised: bool, epoch: int, is_late: bool
+) -> None:
+    log = open_log()
+    sent = batch(producer_id=9, producer_epoch=1, base_sequence=0, is_transactional=True)
+    log.append(sent, in_transaction=True)
+    if is_late:
+        with pytest.raises(InvalidProducerEpochError, match="comes late to orders-3"):
+            log.append_end_marker_unsynced(9, epoch, COMMIT, is_epoch_raised=is_epoch_raised)
+        assert log.last_stable_offset == 0
+    else:
+        log.append_end_marker_unsynced(9, epoch, COMMIT, is_epoch_raised=is_epoch_raised)
+        assert log.last_stable_offset == 2
+
+
+def test_an_end_marker_reports_its_place(open_log: Open, batch: Batch) -> None:
+    log = open_log({"message.timestamp.type": "LogAppendTime"})
+    for _ in range(2):
+        log.append(batch([START]))
+    log.delete_records(1)
+    result = log.append_end_marker_unsynced(9, 0, COMMIT)
+    assert result is not None
+    assert (result.base_offset, result.last_offset, result.log_start_offset) == (2, 2, 1)
+    assert (result.log_append_time_ms, result.is_duplicate) == (-1, False)

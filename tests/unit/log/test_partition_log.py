@@ -14,7 +14,6 @@ from millrace.errors import (
     MillraceError,
     OffsetOutOfRangeError,
     OutOfOrderSequenceError,
-    RecordListTooLargeError,
     StorageError,
 )
 from millrace.records import TimestampType, build_columnar_batch, read_header, read_rows, scan_headers
@@ -113,33 +112,6 @@ def test_refused_batch_leaves_no_trace(open_log: Open, batch: Batch, tmp_path: P
         log.append(batch() + damaged)
     assert log.log_end_offset == 1
     assert (tmp_path / "00000000000000000000.log").read_bytes() == before
-
-
-@pytest.mark.parametrize(("room_bytes", "is_accepted"), [(-1, False), (0, True), (1, True)])
-def test_batches_must_fit_into_a_segment(open_log: Open, batch: Batch, room_bytes: int, is_accepted: bool) -> None:
-    log, sent = open_log({"segment.bytes": 2 * len(batch()) + room_bytes}), batch() + batch()
-    if is_accepted:
-        assert log.append(sent).last_offset == 1
-    else:
-        with pytest.raises(RecordListTooLargeError, match=r"segment\.bytes"):
-            log.append(sent)
-        assert log.log_end_offset == 0
-
-
-@pytest.mark.parametrize(
-    ("options", "room_bytes", "is_taken"),
-    [({}, -1, False), ({}, 0, True), ({}, 1, True), ({"flush.before.ack": True}, 1, False)],
-)
-def test_a_follower_takes_at_once_what_fits_and_needs_no_sync(
-    open_log: Open, batch: Batch, options: dict[str, Any], room_bytes: int, is_taken: bool
-) -> None:
-    size = len(batch())
-    log = open_log({"segment.bytes": 3 * size, **options})
-    assert log.takes_at_once(0)
-    assert not log.takes_at_once(1), "the files are created first"
-    log.append(batch())
-    assert log.takes_at_once(2 * size - room_bytes) is is_taken
-    assert log.takes_at_once(0)
 
 
 # --- idempotent producers -------------------------------------------------------------------------------------

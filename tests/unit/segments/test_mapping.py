@@ -44,6 +44,11 @@ def test_missing_file_says_what_to_do(tmp_path: Path) -> None:
         map_extent(tmp_path / "nothing.log", 0, 1)
 
 
+def test_a_directory_cannot_be_mapped(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"cannot map .*: Is a directory"):
+        map_extent(tmp_path, 0, 1)
+
+
 @pytest.mark.parametrize(("start", "end"), [(5, 4), (-1, 4), (-1, -1)])
 def test_impossible_extent(path: Path, start: int, end: int) -> None:
     with pytest.raises(StorageError, match="no extent"):
