@@ -300,8 +300,10 @@ class Segment:
         """
         begins = self._position(lambda index: index.lookup_position(position - 1))
         for found, header in self.batches(begins):
-            if found >= position:
+            if found == position:
                 return header.base_offset
+            if found > position:
+                break
         raise CorruptBatchError(f"{self.path}: no batch begins at position {position}")
 
     def end_before(self, position: int) -> int:

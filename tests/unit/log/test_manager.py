@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import subprocess
@@ -82,7 +83,7 @@ def test_files_of_the_directory_are_kafkas(
     assert read_meta_properties(OsFiles(), data) == {"version": "0", "broker.id": "1", "cluster.id": "rivers"}
     assert not (data / ".kafka_cleanshutdown").exists()
     manager.close()
-    assert (data / ".kafka_cleanshutdown").exists()
+    assert json.loads((data / ".kafka_cleanshutdown").read_text()) == {"version": 0, "brokerEpoch": -1}
     assert (data / "recovery-point-offset-checkpoint").read_text() == "0\n1\norders 0 2\n"
     assert (data / "replication-offset-checkpoint").read_text() == "0\n1\norders 0 2\n"
     assert (data / "log-start-offset-checkpoint").read_text() == "0\n0\n"

@@ -247,14 +247,29 @@ def test_positions_between_batches(open_log: OpenLog, batch: Batch) -> None:
     [segment] = log.segments
     size = segment.size_bytes // 4
     assert [segment.offset_at(n * size) for n in range(4)] == [0, 2, 4, 6]
-    assert segment.offset_at(size + 1) == 4
-    with pytest.raises(CorruptBatchError, match=f"no batch begins at position {4 * size}"):
-        segment.offset_at(4 * size)
+    for position in (size - 1, size + 1, 4 * size):
+        with pytest.raises(CorruptBatchError, match=f"no batch begins at position {position}"):
+            segment.offset_at(position)
     assert [segment.end_before(n * size) for n in range(5)] == [0, 2, 4, 6, 8]
     targets = (size - 1, size, size + 1, 2 * size, 4 * size - 1, 4 * size, 4 * size + 1)
     assert [segment.boundary(0, target, 4 * size) // size for target in targets] == [0, 1, 1, 2, 3, 4, 4]
     assert segment.boundary(size, 2 * size - 1, 4 * size) == size
     assert segment.boundary(0, 3 * size, 2 * size) == 2 * size
+
+
+def test_a_batch_that_claims_to_reach_over_the_next_one_is_damage(
+    open_log: OpenLog, batch: Batch, tmp_path: Path
+) -> None:
+    log = open_log(INDEXED)
+    for n in range(5):
+        log.append(batch([n]))
+    [segment] = log.segments
+    size = segment.size_bytes // 5
+    with_changed_field(tmp_path / f"{0:020}.log", 2, 8, struct.pack(">i", 2 * size - 12))
+    assert segment.offset_at(2 * size) == 2
+    with pytest.raises(CorruptBatchError, match=f"no batch begins at position {3 * size}"):
+        segment.offset_at(3 * size)
+    assert segment.offset_at(4 * size) == 4
 
 
 def test_a_missing_log_file_is_named(open_log: OpenLog, batch: Batch, tmp_path: Path) -> None:

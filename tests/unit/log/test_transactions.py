@@ -119,6 +119,21 @@ def test_truncation_of_a_transaction_decides_what_comes_after_it(open_log: Open,
     assert (log.last_stable_offset, log.log_end_offset) == (11, 11)
 
 
+def test_truncation_forgets_a_transaction_that_only_waited_for_its_marker_to_be_readable(
+    open_log: Open, batch: Batch
+) -> None:
+    log = open_log()
+    log.append(batch([NOW_MS]))
+    log.hold_watermark(1)
+    producer = Producer(log, batch, 1)
+    producer.send()
+    producer.end(COMMIT)
+    log.truncate_to(1)
+    log.append(batch([NOW_MS]))
+    log.raise_watermark(2)
+    assert log.last_stable_offset == 2
+
+
 def test_truncation_of_a_marker_opens_its_transaction_again(open_log: Open, batch: Batch) -> None:
     log = open_log()
     log.append(batch([1]))

@@ -76,6 +76,57 @@ def test_a_log_beyond_the_maximum_compaction_lag_is_cleaned_at_any_ratio() -> No
     assert not range_of(checkpoint=40, options=options).is_worth_it(TopicConfig.load(options))
 
 
+@pytest.mark.parametrize(("first_ms", "is_overdue"), [(-1, False), (0, False), (1, True), (98, True), (99, False)])
+def test_a_log_is_overdue_by_the_time_of_a_dirty_segment(first_ms: int, is_overdue: bool) -> None:
+    found = cleanable_range(
+        [Facts(10, 100, first_ms), Facts(20, 0)],
+        config=TopicConfig.load({"cleanup.policy": "compact", "max.compaction.lag.ms": 1}),
+        checkpoint=None,
+        log_start_offset=10,
+        log_end_offset=20,
+        last_stable_offset=20,
+        now_ms=100,
+    )
+    assert found.is_overdue is is_overdue
+
+
+@pytest.mark.parametrize(("now_ms", "end_offset"), [(2899, 10), (2900, 20), (2901, 20), (3899, 20), (3900, 30)])
+def test_a_segment_waits_until_its_newest_record_is_old_enough(now_ms: int, end_offset: int) -> None:
+    found = range_of(options={"min.compaction.lag.ms": 1000}, now_ms=now_ms)
+    assert found.first_uncleanable_offset == end_offset
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "first_dirty", "clean_bytes", "cleanable_bytes"),
+    [(10, 10, 0, 600), (15, 15, 100, 600), (20, 20, 100, 500), (40, 40, 600, 0), (44, 44, 650, 0), (45, 45, 650, 0)],
+)
+def test_bytes_are_those_of_whole_segments(
+    checkpoint: int, first_dirty: int, clean_bytes: int, cleanable_bytes: int
+) -> None:
+    found = range_of(checkpoint)
+    assert not found.had_wrong_checkpoint
+    assert (found.first_dirty_offset, found.clean_bytes, found.cleanable_bytes) == (
+        first_dirty,
+        clean_bytes,
+        cleanable_bytes,
+    )
+    assert found.ratio == (cleanable_bytes / (clean_bytes + cleanable_bytes))
+
+
+def test_an_empty_log_has_nothing_to_clean() -> None:
+    found = cleanable_range(
+        [Facts(0, 0)],
+        config=TopicConfig.load({"cleanup.policy": "compact"}),
+        checkpoint=None,
+        log_start_offset=0,
+        log_end_offset=0,
+        last_stable_offset=0,
+        now_ms=0,
+    )
+    assert (found.ratio, found.cleanable_bytes) == (0.0, 0)
+    assert not found.is_worth_it(TopicConfig.load({"min.cleanable.dirty.ratio": 0}))
+
+
 def test_the_dirtiest_log_comes_first() -> None:
     config = TopicConfig.load({})
     candidates = [("clean", range_of(40), config), ("dirty", range_of(20), config), ("half", range_of(30), config)]

@@ -146,3 +146,23 @@ def test_a_deleted_topic_leaves_nothing(
     assert manager.tiering is not None
     assert manager.tiering.statistics().partitions == {}
     manager.close()
+
+
+def test_only_logs_of_tiered_topics_are_copied_and_a_new_configuration_counts_at_once(
+    tmp_path: Path, store: Any, clock: Any, batch: Callable[..., bytes]
+) -> None:
+    manager = open_manager(tmp_path / "data", store, clock)
+    plain = TopicConfig.load({"segment.bytes": "300", "file.delete.delay.ms": "0"})
+    logs = [manager.create_log(topic, UUID(int=n), 0, plain) for n, topic in enumerate(("parcels", "letters"), 1)]
+    tiered = manager.create_log("orders", UUID(int=3), 0, TIERED)
+    attached(tiered)
+    assert [log.remote for log in logs] == [None, None]
+    assert not any(log.is_remote(0) for log in [*logs, tiered])
+    manager.set_config("parcels", TIERED)
+    attached(logs[0])
+    assert logs[1].remote is None
+    fill(logs[0], batch, 10)
+    tier(manager, logs[0], clock)
+    first = logs[0].first_base_offset
+    assert [logs[0].is_remote(offset) for offset in (0, first - 1, first, first + 1)] == [True, True, False, False]
+    manager.close()
