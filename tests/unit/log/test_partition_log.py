@@ -17,7 +17,8 @@ from millrace.errors import (
     StorageError,
 )
 from millrace.records import TimestampType, build_columnar_batch, read_header, read_rows, scan_headers
-from millrace_broker.log import PartitionLog
+from millrace_broker.log import OsFiles, PartitionLog
+from millrace_broker.log.files import OsFile
 
 Open = Callable[..., PartitionLog]
 Batch = Callable[..., bytes]
@@ -298,6 +299,43 @@ def test_empty_log(open_log: Open) -> None:
     assert log.offset_for_time(0) is None
     assert log.max_timestamp_offset() is None
     assert log.locate(0, 0) == []
+
+
+class VanishingFiles(OsFiles):
+    """Files that call a function instead of opening a file once, as if the file had just been deleted."""
+
+    def __init__(self) -> None:
+        self.instead: Callable[[], object] | None = None
+
+    def open_read_only(self, path: Path) -> OsFile | None:
+        call, self.instead = self.instead, None
+        if call is None:
+            return super().open_read_only(path)
+        call()
+        return None
+
+
+def test_deletion_of_a_segment_during_a_read(open_log: Open, batch: Batch) -> None:
+    files = VanishingFiles()
+    log = open_log({"segment.bytes": 2 * len(batch())}, files=files)
+
+    def read_while(delete: Callable[[], object] | None, read: Callable[[], Any]) -> Any:
+        for segment in log.segments[:-1]:
+            segment.release()
+        files.instead = delete
+        return read()
+
+    for number in range(12):
+        log.append(batch([START + number]))
+    with pytest.raises(OffsetOutOfRangeError, match=r"offset 0 .*2\.\.11"):
+        read_while(lambda: log.delete_records(2), lambda: log.read(0, 100))
+    with pytest.raises(OffsetOutOfRangeError, match=r"offset 2 .*4\.\.11"):
+        read_while(lambda: log.delete_records(4), lambda: log.locate(2, 12))
+    assert read_while(lambda: log.delete_records(6), lambda: log.offset_for_time(START)) == (6, START + 6)
+    # Without a deletion the file is missing.
+    for read in (lambda: log.read(6, 100), lambda: log.locate(6, 12), lambda: log.offset_for_time(START)):
+        with pytest.raises(CorruptBatchError, match="is missing"):
+            read_while(lambda: None, read)
 
 
 # --- locating -------------------------------------------------------------------------------------------------
