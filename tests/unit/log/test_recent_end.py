@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from millrace_broker.log.recent_end import NOTHING_RECENT
+
+MIB = 2**20
 
 
 def test_nothing_is_recent_at_first() -> None:
@@ -29,3 +33,18 @@ def test_old_records_may_have_left_memory() -> None:
     assert recent.holds(0, 11.0)
     assert not recent.holds(0, 11.5)
     assert not recent.grown(1, 100, 11.5).holds(0, 11.5)
+
+
+@pytest.mark.parametrize(("size_bytes", "holds"), [(MIB - 1, True), (MIB, True), (MIB + 1, False)])
+def test_the_limit_of_bytes_is_inclusive(size_bytes: int, holds: bool) -> None:
+    assert NOTHING_RECENT.grown(5, size_bytes, 1.0).holds(5, 1.0) is holds
+    grown = NOTHING_RECENT.grown(5, 100, 1.0).grown(6, size_bytes - 100, 1.0)
+    assert grown.holds(5, 1.0) is holds
+    assert grown.holds(6, 1.0)
+
+
+def test_the_limit_of_age_is_inclusive_and_counts_from_the_first_append() -> None:
+    recent = NOTHING_RECENT.grown(5, 100, 1.0)
+    assert recent.grown(6, 100, 11.0).holds(5, 11.0)
+    assert recent.grown(6, 100, 11.0).start_offset == 5
+    assert recent.grown(6, 100, 11.01).start_offset == 6

@@ -69,13 +69,48 @@ def test_sizes(batch: Batch) -> None:
     sent = batch([1])
     with pytest.raises(MessageTooLargeError, match=r"max\.message\.bytes"):
         ProducedBatches(sent, TopicConfig.load({"max.message.bytes": len(sent) - 1}))
+    assert ProducedBatches(sent + sent, TopicConfig.load({"max.message.bytes": len(sent)}))
+
+
+@pytest.mark.parametrize("tail", [1, 11, 12, 60, 61, -1])
+def test_bytes_after_the_last_batch_are_refused(batch: Batch, tail: int) -> None:
+    sent = batch([1])
+    with pytest.raises(
+        InvalidRecordError, match=f"{len(sent[:tail])} bytes at position {len(sent)} are no complete record batch"
+    ):
+        ProducedBatches(sent + sent[:tail], ANY)
+    with pytest.raises(InvalidRecordError, match="at position 0 are no complete record batch"):
+        ProducedBatches(sent[:tail], ANY)
+
+
+def test_batches_of_a_transaction_come_with_its_id(batch: Batch) -> None:
+    sent = batch([1], producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True)
+    assert ProducedBatches(sent, ANY, in_transaction=True)
+    assert ProducedBatches(batch([1]), ANY, in_transaction=True)
+    with pytest.raises(InvalidRequestError, match="at position 0 is transactional"):
+        ProducedBatches(sent, ANY)
+
+
+@pytest.mark.parametrize("compression", [0, 1, 2, 3, 4])
+def test_known_compressions_are_accepted(batch: Batch, compression: int) -> None:
+    assert ProducedBatches(altered(batch([1]), attributes=compression), ANY)
+
+
+def test_a_delete_horizon_is_set_by_the_cleaner_only(batch: Batch) -> None:
+    columnar = bytes(build_columnar_batch(pa.record_batch({"value": [b"a"]}), timestamps_ms=1))
+    assert ProducedBatches(columnar, ANY)
+    for sent in (columnar, batch([1])):
+        attributes = read_header(sent).attributes
+        with pytest.raises(InvalidRecordError, match="which producers do not set"):
+            ProducedBatches(altered(sent, attributes=attributes | 0x40), ANY)
 
 
 def test_idempotent_batch_comes_alone(batch: Batch) -> None:
     idempotent = batch([1], producer_id=7, producer_epoch=0, base_sequence=0)
     ProducedBatches(idempotent, ANY)
-    with pytest.raises(InvalidRecordError, match="comes alone"):
-        ProducedBatches(idempotent + batch([2]), ANY)
+    for several in (idempotent + batch([2]), batch([2]) + idempotent, idempotent * 2):
+        with pytest.raises(InvalidRecordError, match="comes alone"):
+            ProducedBatches(several, ANY)
 
 
 def test_append_time_may_be_claimed_where_it_is_replaced(batch: Batch) -> None:
