@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import os
 import random
 import shutil
 from collections.abc import Iterator
@@ -320,3 +321,64 @@ def test_an_offline_partition_is_not_moved(tmp_path: Path, clock: Any) -> None:
     with pytest.raises(StorageError, match=r"orders-0 is offline: .*partition.metadata is missing"):
         manager.moves.request(KEY, tmp_path / "b")
     manager.close()
+
+
+def test_a_copy_follows_the_segments_of_its_log(manager: LogManager, tmp_path: Path) -> None:
+    log = manager.create_log("orders", TOPIC_ID, 0)
+    fill(log, 60)
+    bases, sizes = [each.base_offset for each in log.segments], [each.size_bytes for each in log.segments]
+    assert len(bases) > 2
+    name = tmp_path / "b" / directory_name_under_way(*KEY, uuid4().hex, FUTURE_DIRECTORY)
+    name.mkdir()
+    future = log.future(name)
+    assert (future.size_bytes, future.end_offset) == (0, 0)
+    assert [future.copy_some(100), future.size_bytes, future.end_offset] == [100, 100, 0]
+    assert [future.copy_some(sizes[0] - 101), future.end_offset] == [sizes[0] - 101, 0]
+    assert [future.copy_some(10**6), future.size_bytes, future.end_offset] == [1, sizes[0], bases[1]]
+    assert [future.copy_some(10**6), future.size_bytes, future.end_offset] == [sizes[1], sizes[0] + sizes[1], bases[2]]
+    manager.delete_records(*KEY, bases[1])
+    assert future.size_bytes == sizes[0] + sizes[1]
+    copied = [future.copy_some(10**6) for _ in sizes[2:]]
+    assert copied == sizes[2:]
+    assert (future.size_bytes, future.end_offset, future.copy_some(10**6)) == (sum(sizes[1:]), 60, 0)
+    assert sorted(path.name for path in name.iterdir()) == [f"{base:020d}.log" for base in bases[1:]]
+    assert [(name / f"{base:020d}.log").stat().st_size for base in bases[1:]] == sizes[1:]
+    fill(log, 1, 60)
+    assert future.end_offset == bases[-1], "the last segment has grown"
+    assert future.copy_some(10**6) > 0
+    assert future.end_offset == 61
+    manager.truncate({KEY: bases[-1] + 1})
+    assert future.copy_some(10**6) == log.segments[-1].size_bytes, "a truncated segment is copied again"
+    assert (future.end_offset, (name / f"{bases[-1]:020d}.log").stat().st_size) == (
+        bases[-1] + 1,
+        log.segments[-1].size_bytes,
+    )
+    future.abandon()
+    assert not name.exists()
+    assert future.size_bytes == 0
+
+
+def test_a_moved_log_has_its_times_indexes_and_snapshots(manager: LogManager, tmp_path: Path) -> None:
+    log = manager.create_log("orders", TOPIC_ID, 0)
+    fill(log, 60)
+    log.begin_epoch(3)
+    log.flush()
+    for number, segment in enumerate(log.segments[:-1]):
+        os.utime(segment.path, (1_000_000 + number, 1_000_000 + number))
+    before = {
+        path.name: path.read_bytes()
+        for path in log.directory.iterdir()
+        if path.name[:20] != f"{log.segments[-1].base_offset:020d}" and path.name != "leader-epoch-checkpoint.crc32c"
+    }
+    times = [segment.modified_ms() for segment in log.segments[:-1]]
+    manager.moves.request(KEY, tmp_path / "b")
+    eventually(lambda: moved(manager, "b") and not manager.moves._targets, "the move")
+    assert [segment.modified_ms() for segment in log.segments[:-1]] == times
+    after = {path.name: path.read_bytes() for path in log.directory.iterdir() if path.name in before}
+    assert after.keys() == before.keys()
+    assert [name for name in before if after[name] != before[name] and name != "leader-epoch-checkpoint"] == []
+    assert (log.recovery_point, log.epochs.entries) == (60, ((0, 0), (3, 60)))
+    assert [(entry.producer_id, entry.last_sequence) for entry in log.producers] == [(PRODUCER_ID, 59)]
+    assert (log.directory / f"{60:020d}.snapshot").exists()
+    log.append(produced(60), leader_epoch=3)
+    assert log.read(60, 1000)
