@@ -321,10 +321,8 @@ class Segment:
         if target >= limit:
             return limit
         position = max(start, self._position(lambda index: index.lookup_position(target)))
-        for begins, header in self.batches(position, limit):
-            if begins + header.size_bytes > target:
-                return begins
-        return limit
+        batches = self.batches(position, limit)
+        return next((begins for begins, header in batches if begins + header.size_bytes > target), limit)
 
     def batches_from_time(self, timestamp_ms: int, start_offset: int) -> Iterator[tuple[int, BatchHeader]]:
         """Iterate over the batches from ``start_offset`` on; the time index skips most batches before the time."""

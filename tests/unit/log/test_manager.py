@@ -22,6 +22,7 @@ from millrace.errors import (
 )
 from millrace_broker.log import LogManager, read_meta_properties
 from millrace_broker.log.checkpoints import HIGH_WATERMARKS, LOG_START_OFFSETS, RECOVERY_POINTS
+from millrace_broker.log.data_directory import make_directory
 from millrace_broker.log.files import OsFiles
 from millrace_broker.log.periodic_work import check_directories
 
@@ -594,3 +595,34 @@ def test_truncation_reports_the_partitions_that_failed(
     assert isinstance(failed["orders", 3], UnknownTopicOrPartitionError)
     assert failed["orders", 2].message == "gone"
     assert "accepts no appends because its disk failed" in failed["orders", 1].message
+
+
+def test_a_log_directory_that_cannot_be_made_or_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_directory(tmp_path / "new" / "data")
+    make_directory(tmp_path / "new" / "data")
+    assert (tmp_path / "new" / "data").is_dir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EnvironmentProblemError, match=r"cannot create .*/file/data: Not a directory"):
+        make_directory(tmp_path / "file" / "data")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(EnvironmentProblemError, match=r"/new is not writable for this user"):
+        make_directory(tmp_path / "new")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("version: 1\ntopic_id: UuRsE4Z5TDSyNuFR9n9LyQ\n", "version 1"), ("version: 0\n", "topic_id"), ("", "version")],
+)
+def test_damaged_topic_ids_are_named(
+    open_manager: Callable[..., LogManager], tmp_path: Path, text: str, problem: str
+) -> None:
+    manager = open_manager()
+    manager.create_log("orders", TOPIC_ID, 0)
+    manager.close()
+    (tmp_path / "data" / "orders-0" / "partition.metadata").write_text(text)
+    with pytest.raises(
+        StorageError, match=rf"partition\.metadata is damaged \(.*{problem}.*\): restore it from a copy"
+    ):
+        open_manager().get("orders", 0)

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.errors import StorageError
+from millrace.records import checksum
 from millrace_broker.log.producer_snapshots import read_snapshot, write_snapshot
 from millrace_broker.log.producer_states import ProducedBatch, ProducerEntry
 
@@ -31,6 +32,14 @@ def entries(draw: st.DrawFn) -> ProducerEntry:
 @given(st.lists(entries(), max_size=5))
 def test_written_and_read_again(written: list[ProducerEntry]) -> None:
     assert read_snapshot(write_snapshot(written)) == written
+
+
+@pytest.mark.parametrize("announced", [-1, 0, 2])
+def test_the_announced_number_of_producers_is_that_of_the_entries(announced: int) -> None:
+    snapshot = write_snapshot([ProducerEntry(producer_id=7)])
+    body = announced.to_bytes(4, "big", signed=True) + snapshot[10:]
+    with pytest.raises(StorageError, match=f"announces {announced} producers"):
+        read_snapshot(snapshot[:2] + checksum(body).to_bytes(4, "big") + body)
 
 
 @given(st.lists(entries(), max_size=3), st.data())

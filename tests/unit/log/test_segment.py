@@ -15,6 +15,7 @@ from millrace_broker.log import PartitionLog
 
 INDEXED = {"index.interval.bytes": 1, "file.delete.delay.ms": 0}
 OFFSET_ENTRY_BYTES = 8
+TIME_ENTRY_BYTES = 12
 MAGIC_POSITION = 16
 
 OpenLog = Callable[..., PartitionLog]
@@ -35,6 +36,21 @@ def test_an_empty_partition_needs_no_index_files(
     log.append(batch([5]))
     assert log.offset_for_time(0) == (0, 5)
     assert not caplog.records
+
+
+def test_a_damaged_time_of_the_growing_segment_is_done_without(open_log: OpenLog, batch: Batch, tmp_path: Path) -> None:
+    log = open_log(INDEXED)
+    for n in range(20):
+        log.append(batch([10 * n]))
+    log.close()
+    index = tmp_path / f"{0:020}.timeindex"
+    damaged = bytearray(index.read_bytes())
+    struct.pack_into(">q", damaged, 5 * TIME_ENTRY_BYTES, 65)  # not the last entry, because the start checks that one
+    index.write_bytes(damaged)
+    log = open_log(INDEXED, was_clean=True)
+    log.append(batch([200]))
+    assert [log.offset_for_time(10 * n) for n in range(21)] == [(n, 10 * n) for n in range(21)]
+    assert index.read_bytes()[: len(damaged)] == damaged
 
 
 def test_a_damaged_entry_of_the_growing_segment_is_done_without(

@@ -104,6 +104,22 @@ def test_transactions_stay_undecided_until_their_own_marker_is_readable(open_log
     assert stable == [0, 0, 2, 2, 4]
 
 
+def test_a_watermark_that_goes_back_over_no_marker_leaves_no_transaction_undecided(
+    open_log: Open, batch: Batch
+) -> None:
+    log = open_log()
+    log.append(batch([NOW_MS], producer_id=5, producer_epoch=0, base_sequence=0))
+    log.hold_watermark(0)
+    producer = Producer(log, batch, 1)
+    producer.send()
+    producer.end(COMMIT)
+    assert log.last_stable_offset == 0
+    log.raise_watermark(2)
+    assert log.last_stable_offset == 1
+    log.raise_watermark(3)
+    assert log.last_stable_offset == 3
+
+
 def test_truncation_of_a_transaction_decides_what_comes_after_it(open_log: Open, batch: Batch) -> None:
     log = open_log()
     log.append(batch([1]))

@@ -128,9 +128,7 @@ class BatchFilter:
         return batch.last_offset == last.data_offset
 
     def _choose(self, entries: Sequence[_Judged], keeps_old_tombstones: bool) -> Iterator[bytes | None]:
-        """Yield the new bytes of each batch: None if it is unchanged, no bytes if no record stays."""
-        if not entries:
-            return
+        """Yield the new bytes of each batch, at least one: None if it is unchanged, no bytes if no record stays."""
         batches = [entry.batch for entry in entries]
         chunk = Chunk(batches, self.topic_keys)
         keeps_tombstones = [self._keeps_tombstones(batch, keeps_old_tombstones) for batch in batches]

@@ -158,6 +158,41 @@ def test_the_marker_that_raised_a_producers_epoch_stays_even_empty(tmp_path: Pat
         (3, 0, 9, 1),
         (4, 1, -1, -1),
     ]
+    log.release()
+    assert contents(open_partition(tmp_path)) == {4: (b"a", b"last")}
+
+
+def test_reads_and_extents_within_a_gap_have_no_records(tmp_path: Path) -> None:
+    log = open_partition(tmp_path)
+    log.append(rows([(b"kept", b"1")]))
+    for _ in range(4):
+        log.append(rows([(b"a", b"1")]))
+    log.append(rows([(b"last", b"1")]))
+    log.append(rows([(b"end", b"1")]))
+    log.roll()
+    clean(log)
+    assert list(contents(log)) == [0, 4, 5, 6]
+    for start, end in ((1, 2), (1, 4), (3, 4)):
+        assert log.read(start, 10_000, end_offset=end) == b""
+        assert log.locate(start, end) == []
+    assert list(contents(log, 1)) == [4, 5, 6]
+    [extent] = log.locate(1, 5)
+    assert (extent.start_offset, extent.end_offset) == (1, 5)
+    data = extent.path.read_bytes()[extent.start_position : extent.end_position]
+    assert [header.base_offset for _, header in scan_headers(data)] == [4]
+
+
+def test_a_log_without_remaining_records_is_read_to_its_end(tmp_path: Path) -> None:
+    log = open_partition(tmp_path, options={"delete.retention.ms": 0})
+    log.append(rows([(b"a", b"1")]))
+    log.append(rows([(b"a", None)]))
+    log.roll()
+    for _ in range(2):
+        clean(log)
+    assert (log.size_bytes, log.log_start_offset, log.log_end_offset) == (0, 0, 2)
+    assert [log.read(offset, 100) for offset in range(3)] == [b""] * 3
+    assert log.locate(0, 2) == []
+    assert log.offset_for_time(0) is None
 
 
 def test_the_first_time_of_a_segment_is_that_of_its_first_batch(tmp_path: Path) -> None:

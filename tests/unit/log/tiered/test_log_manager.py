@@ -8,8 +8,9 @@ from typing import Any
 from uuid import UUID
 
 from millrace.config.topic import TopicConfig
+from millrace.errors import StorageError
 from millrace.records import scan_headers
-from millrace_broker.log import LogManager, PartitionLog
+from millrace_broker.log import Files, LogManager, PartitionLog
 from millrace_broker.log.tiered.manager import TieringSettings
 
 from ....integration.waiting import eventually
@@ -26,7 +27,7 @@ TIERED = TopicConfig.load(
 SETTINGS = TieringSettings(threads=2, interval_ms=1, backoff_max_ms=1)
 
 
-def open_manager(directory: Path, store: Any, clock: Any) -> LogManager:
+def open_manager(directory: Path, store: Any, clock: Any, files: Files | None = None) -> LogManager:
     manager = LogManager.open(
         [directory],
         broker_id=0,
@@ -35,6 +36,7 @@ def open_manager(directory: Path, store: Any, clock: Any) -> LogManager:
         clock=clock,
         configs={"orders": TIERED},
         retention_check_interval_ms=1,
+        files=files,
     )
     manager.start_tiering(SETTINGS, store)
     return manager
@@ -165,4 +167,39 @@ def test_only_logs_of_tiered_topics_are_copied_and_a_new_configuration_counts_at
     tier(manager, logs[0], clock)
     first = logs[0].first_base_offset
     assert [logs[0].is_remote(offset) for offset in (0, first - 1, first, first + 1)] == [True, True, False, False]
+    manager.close()
+
+
+def test_local_segments_stay_until_the_start_of_their_log_is_written(
+    tmp_path: Path, store: Any, clock: Any, batch: Callable[..., bytes], disk: Any
+) -> None:
+    manager = open_manager(tmp_path / "data", store, clock, disk)
+    log = attached(manager.create_log("orders", UUID(int=1), 0, TIERED))
+    fill(log, batch, 20)
+    bases = [segment.base_offset for segment in log.segments]
+
+    def is_copied() -> bool:
+        clock.advance_ms(100)
+        return log.remote is not None and log.remote.end_offset == bases[-1]
+
+    eventually(is_copied)
+    disk.refuses_sync = True
+    manager.tick()
+    assert [segment.base_offset for segment in log.segments] == bases
+    disk.refuses_sync = False
+    tier(manager, log, clock)
+    assert log.log_start_offset == 0
+    manager.close()
+
+
+def test_logs_of_a_failed_directory_are_not_copied(
+    tmp_path: Path, store: Any, clock: Any, batch: Callable[..., bytes]
+) -> None:
+    manager = open_manager(tmp_path / "data", store, clock)
+    attached(manager.create_log("orders", UUID(int=1), 0, TIERED))
+    assert manager.tiering is not None
+    assert len(manager.tiering.statistics().partitions) == 1
+    next(iter(manager._directories)).fail(StorageError("gone"))
+    manager.tick()
+    assert manager.tiering.statistics().partitions == {}
     manager.close()
