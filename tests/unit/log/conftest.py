@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -13,7 +13,7 @@ import pytest
 from millrace.config.topic import TopicConfig
 from millrace.errors import StorageError
 from millrace.records import Record, build_rows_batch
-from millrace_broker.log import OsFiles, PartitionLog
+from millrace_broker.log import LogManager, OsFiles, PartitionLog
 from millrace_broker.log.files import OsFile, Part
 
 
@@ -150,3 +150,31 @@ def batch() -> Callable[..., bytes]:
         return build_rows_batch(records, **arguments)
 
     return _batch
+
+
+@pytest.fixture
+def open_manager(tmp_path: Path, clock: Any) -> Iterator[Callable[..., LogManager]]:
+    opened: list[LogManager] = []
+
+    def _open(*names: str, options: dict[str, Any] | None = None, **arguments: Any) -> LogManager:
+        manager = LogManager.open(
+            [tmp_path / name for name in names or ("data",)],
+            defaults=TopicConfig.load(options or {}),
+            clock=clock,
+            **({"broker_id": 1, "cluster_id": "rivers"} | arguments),
+        )
+        opened.append(manager)
+        return manager
+
+    yield _open
+    for manager in opened:
+        manager.close()
+
+
+def crash(manager: LogManager) -> None:
+    """Leave all files as a killed process does."""
+    for log in manager.logs():
+        log.release()
+    for directory in manager._directories:
+        directory.release()
+    manager._is_closed = True

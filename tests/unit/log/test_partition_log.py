@@ -17,8 +17,7 @@ from millrace.errors import (
     StorageError,
 )
 from millrace.records import TimestampType, build_columnar_batch, read_header, read_rows, scan_headers
-from millrace_broker.log import OsFiles, PartitionLog
-from millrace_broker.log.files import OsFile
+from millrace_broker.log import PartitionLog
 
 Open = Callable[..., PartitionLog]
 Batch = Callable[..., bytes]
@@ -277,65 +276,12 @@ def test_look_up_by_time_in_typed_batches_needs_no_schema(open_log: Open) -> Non
     assert log.offset_for_time(31) is None
 
 
-@pytest.mark.parametrize("at", [-1, 35])
-def test_look_up_by_time_notices_damage(open_log: Open, batch: Batch, tmp_path: Path, at: int) -> None:
-    # A flipped bit in the largest timestamp of a batch would hide its records.
-    log = open_log()
-    for number in range(3):
-        log.append(batch([START + number]))
-    path = tmp_path / "00000000000000000000.log"
-    damaged = bytearray(path.read_bytes())
-    size = len(damaged) // 3
-    damaged[(2 * size - 1) if at < 0 else size + at] ^= 1
-    path.write_bytes(damaged)
-    assert log.offset_for_time(START) == (0, START)
-    with pytest.raises(CorruptBatchError):
-        log.offset_for_time(START + 1)
-
-
 def test_empty_log(open_log: Open) -> None:
     log = open_log()
     assert log.read(0, 100) == b""
     assert log.offset_for_time(0) is None
     assert log.max_timestamp_offset() is None
     assert log.locate(0, 0) == []
-
-
-class VanishingFiles(OsFiles):
-    """Files that call a function instead of opening a file once, as if the file had just been deleted."""
-
-    def __init__(self) -> None:
-        self.instead: Callable[[], object] | None = None
-
-    def open_read_only(self, path: Path) -> OsFile | None:
-        call, self.instead = self.instead, None
-        if call is None:
-            return super().open_read_only(path)
-        call()
-        return None
-
-
-def test_deletion_of_a_segment_during_a_read(open_log: Open, batch: Batch) -> None:
-    files = VanishingFiles()
-    log = open_log({"segment.bytes": 2 * len(batch())}, files=files)
-
-    def read_while(delete: Callable[[], object] | None, read: Callable[[], Any]) -> Any:
-        for segment in log.segments[:-1]:
-            segment.release()
-        files.instead = delete
-        return read()
-
-    for number in range(12):
-        log.append(batch([START + number]))
-    with pytest.raises(OffsetOutOfRangeError, match=r"offset 0 .*2\.\.11"):
-        read_while(lambda: log.delete_records(2), lambda: log.read(0, 100))
-    with pytest.raises(OffsetOutOfRangeError, match=r"offset 2 .*4\.\.11"):
-        read_while(lambda: log.delete_records(4), lambda: log.locate(2, 12))
-    assert read_while(lambda: log.delete_records(6), lambda: log.offset_for_time(START)) == (6, START + 6)
-    # Without a deletion the file is missing.
-    for read in (lambda: log.read(6, 100), lambda: log.locate(6, 12), lambda: log.offset_for_time(START)):
-        with pytest.raises(CorruptBatchError, match="is missing"):
-            read_while(lambda: None, read)
 
 
 # --- locating -------------------------------------------------------------------------------------------------
@@ -410,32 +356,6 @@ def test_flush_moves_the_recovery_point(open_log: Open, batch: Batch) -> None:
     assert log.recovery_point == 5
 
 
-def test_a_flush_up_to_synced_records_syncs_no_others(open_log: Open, batch: Batch) -> None:
-    log = open_log()
-    log.append(batch([START] * 2))
-    log.flush()
-    log.append(batch())
-    log.flush(1)
-    log.flush(2)
-    assert log.recovery_point == 2
-    log.flush(3)
-    assert log.recovery_point == 3
-
-
-def test_a_clean_stop_leaves_the_snapshots_of_the_segments_and_of_the_end(
-    open_log: Open, batch: Batch, tmp_path: Path
-) -> None:
-    log = open_log({"segment.bytes": 2 * len(batch(producer_id=9, producer_epoch=0, base_sequence=0))})
-    for number in range(5):
-        log.append(batch(producer_id=9, producer_epoch=0, base_sequence=number))
-    (tmp_path / f"{1:020d}.snapshot").write_bytes((tmp_path / f"{2:020d}.snapshot").read_bytes())
-    log.close()
-    snapshots = [f"{base:020d}.snapshot" for base in (2, 4, 5)]
-    assert names(tmp_path, ".snapshot") == snapshots
-    open_log(was_clean=True)
-    assert names(tmp_path, ".snapshot") == snapshots
-
-
 @pytest.mark.parametrize("is_offline", [False, True])
 def test_retention_leaves_an_offline_log_alone(open_log: Open, batch: Batch, disk: Any, is_offline: bool) -> None:
     log = open_log({"retention.bytes": 0, "segment.bytes": len(batch())}, files=disk)
@@ -447,34 +367,6 @@ def test_retention_leaves_an_offline_log_alone(open_log: Open, batch: Batch, dis
             log.flush()
         disk.refuses_sync = False
     assert log.apply_retention() == (0 if is_offline else 3)
-
-
-def test_release_of_the_watermark_lets_it_follow_the_end(open_log: Open, batch: Batch) -> None:
-    log = open_log()
-    log.hold_watermark(0)
-    log.append(batch([START] * 3))
-    assert log.high_watermark == 0
-    log.release_watermark()
-    assert log.high_watermark == 3
-    log.append(batch())
-    assert log.high_watermark == 4
-
-
-@pytest.mark.parametrize(("waited_ms", "is_flushed"), [(1999, False), (2000, True), (2001, True)])
-def test_flush_ms_counts_from_the_first_append_after_a_flush(
-    open_log: Open, batch: Batch, clock: Any, waited_ms: int, is_flushed: bool
-) -> None:
-    log = open_log({"flush.ms": 2000})
-    log.append(batch())
-    log.flush()
-    clock.advance_ms(5000)
-    log.tick(producer_expiration_ms=10**9)
-    log.append(batch())
-    clock.advance_ms(1000)
-    log.append(batch())
-    clock.advance_ms(waited_ms - 1000)
-    log.tick(producer_expiration_ms=10**9)
-    assert log.recovery_point == (3 if is_flushed else 1)
 
 
 def test_tick_flushes_by_time_and_sealed_segments(open_log: Open, batch: Batch, clock: Any) -> None:
