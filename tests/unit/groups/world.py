@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+from millrace.coordinator_records import ConsumerProtocolSubscription, write_versioned
 from millrace.errors import MillraceError, StorageError
 from millrace_broker.groups.classic_group import ClassicGroup
-from millrace_broker.groups.effects import Answer, SetTimer, Store, TimerKey
+from millrace_broker.groups.effects import Answer, SetTimer, Store, StoredGroup, StoredMember, TimerKey
 from millrace_broker.groups.requests import GroupSettings, Identity, JoinRequest, SyncRequest
 
 SETTINGS = GroupSettings(initial_rebalance_delay_ms=3000, min_session_timeout_ms=6000, max_session_timeout_ms=60_000)
 SESSION_MS = 10_000
 REBALANCE_MS = 20_000
+NOBODY = Identity(member_id="")
 
 
 class World:
@@ -146,3 +148,42 @@ class World:
             self.sync(identities[name], assignments if name == leader else None)
         self.stores_done()
         return identities
+
+
+def other(identity: Identity, **changes: object) -> Identity:
+    """Return an identity with changed fields."""
+    fields = {
+        "member_id": identity.member_id,
+        "group_instance_id": identity.group_instance_id,
+        "generation_id": identity.generation_id,
+    }
+    return Identity(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def subscription(*topics: str, owned: int = -1) -> bytes:
+    return write_versioned(ConsumerProtocolSubscription(topics=topics, user_data=None, generation_id=owned), 3)
+
+
+def stored_member(member_id: str) -> StoredMember:
+    return StoredMember(
+        member_id=member_id,
+        group_instance_id=None,
+        client_id="c",
+        client_host="/h",
+        session_timeout_ms=SESSION_MS,
+        rebalance_timeout_ms=REBALANCE_MS,
+        subscription=subscription("t"),
+        assignment=b"mine",
+    )
+
+
+def restored(*member_ids: str, leader: str, settings: GroupSettings = SETTINGS) -> World:
+    """Return a group of generation 4 as it was read from the log."""
+    stored = StoredGroup(
+        protocol_type="consumer",
+        generation_id=4,
+        protocol_name="range",
+        leader=leader,
+        members=tuple(stored_member(each) for each in member_ids),
+    )
+    return World(settings, ClassicGroup.restore("g", settings, stored, 1_000_000))

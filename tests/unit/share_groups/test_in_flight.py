@@ -139,8 +139,9 @@ def test_acknowledgements_are_taken_all_or_none() -> None:
     ]:
         with pytest.raises(refusal):
             partition.acknowledge("a", [(0, 1, ACCEPT), wrong], 1)
-    with pytest.raises(InvalidRequestError):
-        partition.acknowledge("a", [(1, 0, ACCEPT)], 1)
+    for first, last in ((1, 0), (-1, 1)):
+        with pytest.raises(InvalidRequestError):
+            partition.acknowledge("a", [(first, last, ACCEPT)], 1)
     with pytest.raises(InvalidRecordStateError):
         partition.acknowledge("b", [(0, 1, ACCEPT)], 1)
     assert partition.start_offset == 0

@@ -51,6 +51,8 @@ def test_open_transactions_are_in_the_order_of_their_ids() -> None:
     assert len(manager) == 3
     manager.apply(StateChange(forgotten=("b",)))
     assert [each.transactional_id for each in manager.open()] == ["a", "c"]
+    manager.apply(StateChange((transaction("c", TransactionState.PREPARE_ABORT),)))
+    assert [each.transactional_id for each in manager.open()] == ["a"]
     assert (len(manager), manager.find("b")) == (2, None)
 
 

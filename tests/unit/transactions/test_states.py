@@ -197,6 +197,11 @@ def test_more_partitions_join_it() -> None:
     assert states.add_partitions(ONGOING, THEIRS, [("a", 1)], 70) is None, "the partition is in the transaction"
 
 
+@pytest.mark.parametrize("added", [[], [("a", 0)], [("a", 1), ("a", 0)]])
+def test_partitions_that_are_there_change_nothing(added: list[tuple[str, int]]) -> None:
+    assert states.add_partitions(ONGOING, THEIRS, added, 30) is None
+
+
 def test_partitions_are_added_by_the_present_producer_only() -> None:
     for current, producer, error in [
         (None, THEIRS, InvalidProducerIdMappingError),

@@ -56,6 +56,7 @@ def test_a_new_topic_is_led_by_its_first_replica_and_all_alive_are_in_sync() -> 
     assert first.live_leaders == (1, 2)
     metadata = world.requests_of(UpdateMetadataRequest, 2)[-1]
     assert metadata.live_brokers == (1, 2)
+    assert not any(state.is_new for state in metadata.partitions.values())
 
 
 def test_brokers_are_told_the_new_address_of_a_broker_and_nothing_else_changes() -> None:
@@ -73,6 +74,23 @@ def test_brokers_are_told_the_new_address_of_a_broker_and_nothing_else_changes()
     assert world.leadership == leadership
     world.event("brokers_changed")
     assert len(world.effects) == effects + 3, "the brokers were read again, and nobody was told"
+
+
+def test_a_new_address_is_told_together_with_a_new_broker() -> None:
+    world = started(1, 2)
+    world.brokers[2] = replace(world.brokers[2], version=1)
+    world.start(3)
+    [told] = world.requests_of(UpdateMetadataRequest, 1)
+    assert told.live_brokers == (1, 2, 3)
+
+
+def test_brokers_with_failed_disks_are_asked_which_replicas_have_failed() -> None:
+    world = started()
+    world.create("t", (1, 2))
+    world.sent.clear()
+    world.event("disks_failed", [2, 9])
+    led = {broker_id for broker_id, request in world.sent if isinstance(request, LeaderAndIsrRequest)}
+    assert led == {2}
 
 
 def test_a_topic_without_a_live_broker_waits_for_one() -> None:
@@ -280,6 +298,17 @@ def test_a_topic_removed_by_hand_is_forgotten_and_one_created_again_is_another()
     assert last.topic_ids == world.topic_ids
 
 
+def test_a_failed_disk_of_a_topic_that_is_gone_does_not_concern_the_next_topic_of_its_name() -> None:
+    world = started()
+    world.create("t", (1, 2))
+    world.event("replicas_failed", 2, [tp("t-0")])
+    for each in (world.assignments, world.leadership, world.topic_ids):
+        each.clear()  # type: ignore[attr-defined]
+    world.event("topics_changed")
+    world.create("t", (2, 1))
+    assert world.led("t-0") == (2, 0, (2, 1))
+
+
 def test_a_controller_that_was_replaced_writes_nothing() -> None:
     world = started()
     world.create("t", (1, 2))
@@ -290,21 +319,30 @@ def test_a_controller_that_was_replaced_writes_nothing() -> None:
     assert world.leadership == before
     controller = controller_of(world)
     controller.resign()
-    with pytest.raises(NotControllerError):
-        world.event("shut_down", 2, world.brokers[2].epoch)
     world.deletions.add("t")
-    effects = len(world.effects)
-    failed = [tp("t-0")]
-    for event, *arguments in (
-        ("brokers_changed",),
-        ("topics_changed",),
-        ("deletions_changed",),
-        ("unclean_allowed",),
-        ("disks_failed", [2]),
-        ("replicas_failed", 2, failed),
-    ):
-        assert world.event(str(event), *arguments) is None
-    assert len(world.effects) == effects, "a broker that is not the controller reads and writes nothing"
+    world.effects.clear()
+    request, change = world.requests_of(StopReplicaRequest, 1), {tp("t-0"): None}
+    for never_or_no_more in (controller, Controller(2)):
+        world.controller = never_or_no_more
+        for event, *arguments in (
+            ("shut_down", 2, world.brokers[2].epoch),
+            ("alter_isrs", 2, world.brokers[2].epoch, {}),
+            ("reassign", change),
+            ("elect_leaders", [tp("t-0")], Occasion.PREFERRED),
+        ):
+            with pytest.raises(NotControllerError):
+                world.event(str(event), *arguments)
+        for event, *arguments in (
+            ("brokers_changed",),
+            ("topics_changed",),
+            ("deletions_changed",),
+            ("unclean_allowed",),
+            ("disks_failed", [2]),
+            ("replicas_failed", 2, [tp("t-0")]),
+            *(("replicas_deleted", 2, each) for each in request),
+        ):
+            assert world.event(str(event), *arguments) is None
+    assert world.effects == [], "a broker that is not the controller reads and writes nothing"
 
 
 def test_a_partition_that_a_newer_controller_has_decided_is_left_alone() -> None:

@@ -92,6 +92,21 @@ def test_a_broker_that_has_not_answered_yet_is_not_asked_again() -> None:
     assert world.sent == []
 
 
+def test_a_late_answer_to_an_earlier_request_to_delete_is_ignored() -> None:
+    world = with_topic((2,))
+    world.delete("t")
+    request = world.requests_of(StopReplicaRequest, 2)[-1]
+    for stale in (
+        replace(request, controller_epoch=request.controller_epoch - 1),
+        replace(request, broker_epoch=request.broker_epoch - 1),
+    ):
+        world.event("replicas_deleted", 2, stale)
+    world.event("replicas_deleted", 9, request)
+    assert world.deletions == {"t"}
+    world.event("replicas_deleted", 2, request)
+    assert world.deletions == set()
+
+
 def test_a_refusal_is_tried_again_when_the_broker_is_back() -> None:
     world = with_topic((1, 2))
     world.refuses_to_delete = {2}
@@ -125,6 +140,19 @@ def test_deletion_waits_for_a_reassignment() -> None:
     world.catch_up("t-0")
     world.settle()
     assert (world.deletions, world.has_files) == (set(), set())
+
+
+def test_deletion_waits_for_the_reassignments_of_all_partitions() -> None:
+    world = with_topic((1, 2), (1, 2))
+    world.create("u", (1, 2))
+    world.event("reassign", {tp(name): (1, 3) for name in ("t-0", "t-1", "u-0")})
+    world.delete("t")
+    world.settle()
+    for name, deletions in (("t-0", {"t"}), ("t-1", set())):
+        world.catch_up(name)
+        world.settle()
+        assert world.deletions == deletions
+    assert world.assignments[tp("u-0")].is_being_reassigned, "the reassignment of another topic goes on"
 
 
 # Reassignment.
@@ -279,6 +307,43 @@ def test_a_new_controller_continues_with_a_reassignment_from_any_step(steps: int
     assert world.assignments[tp("t-0")] == ReplicaAssignment((3, 4))
     assert world.led("t-0")[0] == 3
     assert sorted(world.led("t-0")[2]) == [3, 4]
+
+
+@pytest.mark.parametrize(("broker", "more_epochs"), [(3, 1), (4, 0)])
+def test_a_reassignment_goes_on_when_one_of_its_new_brokers_is_back(broker: int, more_epochs: int) -> None:
+    world = with_topic((1, 2), brokers=(1, 2, 3, 4))
+    world.event("reassign", {tp("t-0"): (1, 3)})
+    world.stop(broker)
+    leader, epoch, isr = world.led("t-0")
+    world.start(broker)
+    assert world.led("t-0") == (leader, epoch + more_epochs, isr)
+
+
+def test_a_reassignment_whose_new_replicas_are_all_away_ends_when_they_are_back() -> None:
+    world = with_topic((1,))
+    world.event("reassign", {tp("t-0"): (3,)})
+    world.settle()
+    world.crash_after = 1  # after the ISR is written
+    world.catch_up("t-0")
+    assert world.led("t-0")[2] == (3, 1)
+    world.stop(1, 3)
+    world.elect(2)
+    assert world.led("t-0")[0] == -1
+    world.start(1)
+    world.settle()
+    assert world.assignments[tp("t-0")].is_being_reassigned
+    world.start(3)
+    world.settle()
+    assert world.assignments[tp("t-0")] == ReplicaAssignment((3,))
+    assert world.led("t-0")[0] == 3
+    assert world.has_files == {(3, tp("t-0"))}
+
+
+def test_a_partition_that_never_had_a_leader_is_reassigned_too() -> None:
+    world = with_topic()
+    world.create("u", (9,))
+    assert world.event("reassign", {tp("u-0"): (1,)}) == {tp("u-0"): None}
+    assert world.assignments[tp("u-0")] == ReplicaAssignment((1, 9), (1,), (9,))
 
 
 def test_a_reassignment_waits_for_its_brokers() -> None:

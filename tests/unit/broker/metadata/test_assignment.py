@@ -86,6 +86,16 @@ def test_either_all_brokers_have_a_rack_or_none() -> None:
         assign_replicas([BrokerRack(1, "a"), BrokerRack(2)], 1, 1)
 
 
+def test_a_topic_whose_first_leader_has_the_greatest_id_continues_with_the_first_broker() -> None:
+    assert assign_more_partitions(BROKERS[:2], {0: (9, 1)}, 2) == {1: (2, 1)}
+
+
+def test_a_topic_without_partition_0_does_not_grow() -> None:
+    with pytest.raises(InvalidReplicaAssignmentError, match="partition 0 is missing"):
+        assign_more_partitions(BROKERS, {1: (1,), 2: (2,)}, 5)
+    assert assign_more_partitions(BROKERS, {0: (1,)}, 2) == {1: (2,)}
+
+
 @pytest.mark.parametrize("count", [3, 2, 0])
 def test_partitions_can_only_grow(count: int) -> None:
     with pytest.raises(InvalidPartitionsError, match="can only grow"):

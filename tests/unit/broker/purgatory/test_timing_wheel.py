@@ -94,6 +94,14 @@ def test_a_timer_is_in_one_wheel():
         wheel.add(started)
 
 
+def test_a_cancelled_timer_is_in_no_wheel():
+    wheel, started = TimingWheel(0), entry(5)
+    wheel.add(started)
+    assert started.is_pending
+    started.cancel()
+    assert (started.is_pending, len(wheel)) == (False, 0)
+
+
 def test_time_that_stands_still_or_goes_back_expires_nothing():
     wheel, started = TimingWheel(100), entry(101)
     wheel.add(started)

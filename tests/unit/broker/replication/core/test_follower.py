@@ -326,6 +326,7 @@ def test_a_fenced_leader_leads_again_in_its_epoch_and_another_broker_only_in_a_l
 
 def test_a_follower_has_a_new_role_with_each_other_leader_and_is_not_fenced() -> None:
     log, replica = log_of(0), Replica("t-0", 2, ReplicationSettings())
+    assert replica.leader_epoch == -1
     leaders = [(1, True), (1, False), (3, True), (3, False)]
     for epoch, (leader, is_new_role) in enumerate(leaders, start=1):
         decision = replace(FOLLOW, leader=leader, leader_epoch=epoch)

@@ -166,10 +166,13 @@ def test_a_refused_change_is_asked_again_forgotten_or_left_to_the_controller() -
     leader = leading(replace(FIRST, isr=(1, 2)))
     asked = leader.fetched(3, 10, 0, NOW).alter_isr
     assert asked is not None
+    earlier = replace(asked, partition_epoch=6)
+    assert leader.isr_refused(earlier, RequestTimedOutError("no answer")) == LeaderOutcome()
+    assert leader.isr_refused(earlier, IneligibleReplicaError("shutting down")) == LeaderOutcome()
     assert leader.isr_refused(asked, RequestTimedOutError("no answer")).alter_isr == asked
-    assert leader.isr_refused(asked, FencedLeaderEpochError("old")).alter_isr is None
+    assert leader.isr_refused(asked, FencedLeaderEpochError("old")) == LeaderOutcome()
     assert leader.maximal_isr == {1, 2, 3}  # the controller may have carried it out
-    assert leader.isr_refused(asked, IneligibleReplicaError("shutting down")).alter_isr is None
+    assert leader.isr_refused(asked, IneligibleReplicaError("shutting down")) == LeaderOutcome()
     assert leader.maximal_isr == {1, 2}
     assert leader.fetched(3, 10, 0, NOW).alter_isr == asked
 
