@@ -43,7 +43,7 @@ def check_reassignment(
         if not current.is_being_reassigned:
             raise NoReassignmentInProgressError(f"{partition} is not being reassigned: there is nothing to cancel")
         return _keep_in_sync(context, partition, current.reassigned_to(current.origin))
-    if not target or len(set(target)) != len(target) or min(target) < 0:
+    if not target or len(set(target)) != len(target):
         raise InvalidReplicaAssignmentError(f"{partition} on {list(target)}: name each broker once")
     wanted = current.reassigned_to(target)
     if unknown := sorted(set(wanted.adding) - context.live):
@@ -84,8 +84,8 @@ def resume_reassignments(context: ControllerContext, brokers: Iterable[int] | No
     """Continue reassignments; with ``brokers``, only those whose target has one of these brokers."""
     wanted = None if brokers is None else set(brokers)
     for partition in sorted(context.reassigning):
-        assignment = context.assignments.get(partition)
-        if assignment is not None and (wanted is None or wanted & set(assignment.target)):
+        assignment = context.assignments[partition]
+        if wanted is None or wanted & set(assignment.target):
             yield from advance(context, partition, assignment)
 
 

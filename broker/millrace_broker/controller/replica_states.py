@@ -56,23 +56,12 @@ def _change(
             case ReplicaState.DELETION_STARTED:
                 batch.add_stop_replica([broker_id], partition, is_deleted=True)
             case ReplicaState.NON_EXISTENT:
-                _forget(context, replica)
+                context.replica_states.pop(replica, None)
+                context.failed.discard(replica)
                 continue
             case _:
                 pass
         context.replica_states[replica] = target
-
-
-def _forget(context: ControllerContext, replica: PartitionReplica) -> None:
-    context.replica_states.pop(replica, None)
-    context.failed.discard(replica)
-    assignment = context.assignments.get(replica.partition)
-    if assignment is not None:
-        kept = [
-            tuple(each for each in part if each != replica.broker_id)
-            for part in (assignment.replicas, assignment.adding, assignment.removing)
-        ]
-        context.assignments[replica.partition] = type(assignment)(*kept)
 
 
 def _stop(

@@ -349,7 +349,7 @@ class ClassicGroup:
         is_member = identity.member_id != NO_MEMBER or identity.group_instance_id is not None
         if identity.generation_id < 0 and (is_empty or (is_transactional and not is_member)):
             return
-        if identity.generation_id < 0 and not is_member:
+        if not is_member:
             raise UnknownMemberError(
                 f"group {self.group_id} has members, and only members may commit its offsets: stop them first, "
                 "or use another group id"

@@ -187,7 +187,8 @@ class GroupMembers:
     def select_protocol(self) -> str:
         """Choose the assignor with most votes among those that all members support, the first one of equals."""
         candidates = self.candidates()
-        return Counter(member.vote(candidates) for member in self).most_common(1)[0][0]
+        [(chosen, _)] = Counter(member.vote(candidates) for member in self).most_common(1)
+        return chosen
 
     # --- views ---------------------------------------------------------------------------------------------
 

@@ -59,7 +59,6 @@ class StaticMembers:
         member.session_timeout_ms = request.session_timeout_ms
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
         self._calls.park_join(member, call)
-        self._sessions.extend(member, now_ms)
         if self._machine.state is GroupState.STABLE and self._is_unchanged(member, replaced):
             self._writes.start({each.member_id: each.assignment for each in self._members}, replaced)
         else:

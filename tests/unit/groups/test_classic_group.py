@@ -75,6 +75,24 @@ def test_the_first_rebalance_is_not_drawn_out_beyond_its_timeout() -> None:
     assert not world.parked & set(early)
 
 
+@pytest.mark.parametrize("timeout_ms", [2500, 3000])
+def test_the_first_rebalance_waits_once_if_the_members_wait_no_longer(timeout_ms: int) -> None:
+    world = World()
+    first = world.join(world.new_member_id(), rebalance_timeout_ms=timeout_ms)
+    world.pass_time(2000)
+    second = world.join(world.new_member_id(), rebalance_timeout_ms=timeout_ms)
+    world.pass_time(1000)
+    assert {world.answers[call].generation_id for call in (first, second)} == {1}
+
+
+def test_a_member_joins_again_with_other_timeouts() -> None:
+    world = World()
+    a = world.stable("a")["a"]
+    world.join(a.member_id, session_timeout_ms=7000, rebalance_timeout_ms=8000)
+    [stored] = world.group.record_content().members
+    assert (stored.session_timeout_ms, stored.rebalance_timeout_ms) == (7000, 8000)
+
+
 def test_later_rebalances_end_when_all_have_joined() -> None:
     world = World()
     members = world.stable("a", "b")
@@ -236,6 +254,18 @@ def test_a_member_whose_caller_has_gone_has_a_whole_session_to_call_again() -> N
     assert not pass_time(1)
 
 
+def test_a_new_member_whose_first_caller_has_gone_keeps_its_second_call_open() -> None:
+    world = World()
+    a = world.stable("a", rebalance_timeout_ms=10 * SESSION_MS)["a"]
+    member_id = world.new_member_id()
+    world.abandon(world.join(member_id))
+    call = world.join(member_id)
+    for _ in range(3):
+        world.pass_time(SESSION_MS - 1)
+        world.refusal("heartbeat", a)
+    assert call in world.parked
+
+
 def test_a_first_join_is_parked_for_a_limited_time() -> None:
     world = World()
     members = world.stable("a", rebalance_timeout_ms=2 * NEW_MEMBER_JOIN_TIMEOUT_MS)
@@ -316,6 +346,7 @@ def test_the_last_member_leaves_an_empty_group_behind() -> None:
     members = world.stable("a")
     world.refusal("leave", members["a"])
     assert world.group.state is GroupState.EMPTY
+    assert not world.timers
     assert world.stores[-1].group.generation_id == 2
     assert world.stores[-1].group.members == ()
 

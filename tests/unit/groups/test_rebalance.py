@@ -81,6 +81,17 @@ def test_each_member_has_a_session_after_the_rebalance() -> None:
     assert world.group.state is GroupState.EMPTY
 
 
+@pytest.mark.parametrize("kind", list(TimerKind))
+def test_a_timer_that_was_cancelled_too_late_is_harmless(kind: TimerKind) -> None:
+    world = World()
+    members = world.stable("a", "b")
+    for member_id in ("", "gone", members["b"].member_id):
+        world.group.timer_fired(TimerKey(kind, member_id), world.now_ms)
+        world.settle()
+    assert world.group.state is GroupState.STABLE
+    assert len(world.group.members) == 2
+
+
 @pytest.mark.parametrize(("delay_ms", "expected_ms"), [(-5, 0), (-1, 0), (0, 0), (1, 1)])
 def test_a_timer_of_a_client_that_asks_for_a_negative_time_is_due_at_once(delay_ms: int, expected_ms: int) -> None:
     effects = Effects()

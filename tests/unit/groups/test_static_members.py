@@ -7,6 +7,7 @@ import pytest
 from millrace.errors import (
     FencedInstanceIdError,
     InconsistentGroupProtocolError,
+    InvalidRequestError,
     StorageError,
     UnknownMemberError,
 )
@@ -97,6 +98,12 @@ def test_a_static_member_that_returns_during_an_assignment_starts_a_new_rebalanc
     assert isinstance(world.answers[waiting], FencedInstanceIdError)
     assert world.group.state is GroupState.PREPARING_REBALANCE
     assert TimerKey(TimerKind.SYNC) not in world.timers, "no assignment is to be fetched before the next generation"
+
+
+def test_a_static_member_does_not_join_with_a_member_id_that_was_given_to_another_client() -> None:
+    world = World()
+    call = world.join(world.new_member_id(), group_instance_id="s*")
+    assert isinstance(world.answers[call], InvalidRequestError)
 
 
 def test_static_members_leave_by_their_instance() -> None:

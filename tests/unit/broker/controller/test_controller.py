@@ -158,6 +158,7 @@ def test_a_broker_that_was_away_too_briefly_to_be_missed_gets_all_state_again() 
     [*_, last] = world.requests_of(LeaderAndIsrRequest, 1)
     assert last.partitions[tp("t-0")].leadership.leader == 2
     assert last.broker_epoch == world.brokers[1].epoch
+    assert not last.partitions[tp("t-0")].is_new, "the broker has its replica"
 
 
 def test_a_conflict_repeats_the_election_from_what_is_there() -> None:
@@ -178,6 +179,8 @@ def test_controlled_shutdown_moves_leaders_first_and_elects_the_broker_no_more()
     assert world.led("t-0") == (2, 1, (2,))
     assert world.led("t-1") == (2, 1, (2,))
     assert world.led("t-2") == (1, 0, (1,))  # no other broker has it
+    told = world.requests_of(LeaderAndIsrRequest, 1)[0].partitions[tp("t-0")]
+    assert told.leadership.leader == 2, "the broker follows the new leader until it stops"
     [stop] = world.requests_of(StopReplicaRequest, 1)
     assert stop.partitions == {tp("t-1"): StopReplicaState(leader_epoch=0, is_deleted=False)}
     world.create("v", (1, 3))
@@ -305,6 +308,8 @@ def test_a_failed_disk_of_a_topic_that_is_gone_does_not_concern_the_next_topic_o
     for each in (world.assignments, world.leadership, world.topic_ids):
         each.clear()  # type: ignore[attr-defined]
     world.event("topics_changed")
+    world.start(4)
+    assert not any(request.partitions for request in world.requests_of(UpdateMetadataRequest, 4))
     world.create("t", (2, 1))
     assert world.led("t-0") == (2, 0, (2, 1))
 

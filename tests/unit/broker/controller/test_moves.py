@@ -155,6 +155,18 @@ def test_deletion_waits_for_the_reassignments_of_all_partitions() -> None:
     assert world.assignments[tp("u-0")].is_being_reassigned, "the reassignment of another topic goes on"
 
 
+def test_deletion_waits_for_a_reassignment_after_a_controller_election_too() -> None:
+    world = with_topic((1, 2))
+    world.event("reassign", {tp("t-0"): (1, 3)})
+    world.delete("t")
+    world.elect(2)
+    world.settle()
+    assert (world.deletions, world.has_files) == ({"t"}, {(each, tp("t-0")) for each in (1, 2, 3)})
+    world.catch_up("t-0")
+    world.settle()
+    assert (world.deletions, world.has_files) == (set(), set())
+
+
 # Reassignment.
 
 
@@ -337,6 +349,13 @@ def test_a_reassignment_whose_new_replicas_are_all_away_ends_when_they_are_back(
     assert world.assignments[tp("t-0")] == ReplicaAssignment((3,))
     assert world.led("t-0")[0] == 3
     assert world.has_files == {(3, tp("t-0"))}
+
+
+def test_a_reassignment_leaves_the_leader_epoch_of_a_newer_controller_alone() -> None:
+    world = with_topic()
+    decided = world.leadership[tp("t-0")] = replace(world.leadership[tp("t-0")], controller_epoch=7)
+    world.event("reassign", {tp("t-0"): (1, 3)})
+    assert world.leadership[tp("t-0")] == decided
 
 
 def test_a_partition_that_never_had_a_leader_is_reassigned_too() -> None:

@@ -22,7 +22,8 @@ def test_after_the_first_answer_only_changes_are_named() -> None:
     assert request.fetches == {"a": at(5), "c": at(1)}
     assert request.forgotten == ("b",)
     session.answered(77)
-    assert session.request({"a": at(5), "c": at(1)}).fetches == {}
+    request = session.request({"a": at(5), "c": at(1)})
+    assert (request.session_id, request.epoch, request.fetches, request.forgotten) == (77, 2, {}, ())
 
 
 def test_an_error_starts_again() -> None:

@@ -236,6 +236,7 @@ def test_fenced_it_waits_for_the_controller_and_otherwise_asks_again_later() -> 
     follower = following(log_of(0))
     asked = follower.question(NOW)
     assert asked is not None
+    assert follower.question(0) == asked
     follower.failed(asked, RequestTimedOutError("no answer"), NOW)
     assert follower.question(NOW + 999) is None
     assert follower.question(NOW + 1000) == asked

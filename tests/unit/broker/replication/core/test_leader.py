@@ -98,6 +98,7 @@ def test_a_follower_that_lags_for_too_long_leaves_the_isr_and_the_watermark_adva
     later = NOW + LAG + 1
     leader.fetched(2, 10, 0, later)
     assert leader.check_lag(later).alter_isr == AlterIsr(isr=(1, 2), leader_epoch=5, partition_epoch=7)
+    assert leader.check_lag(later) == LeaderOutcome(), "one ISR change is in flight"
     assert leader.maximal_isr == {1, 2, 3}
     assert leader.high_watermark == 4
     assert leader.isr_altered((1, 2), 5, 8, later).has_watermark_risen
