@@ -12,7 +12,7 @@ from millrace_broker.groups.effects import StoredGroup
 from millrace_broker.groups.requests import MemberIdGiven
 from millrace_broker.groups.states import GroupState
 
-from .world import SESSION_MS, SETTINGS, World, restored, subscription
+from .world import NOBODY, SESSION_MS, SETTINGS, World, restored, subscription
 
 
 def test_a_closed_group_sends_everybody_away() -> None:
@@ -25,6 +25,7 @@ def test_a_closed_group_sends_everybody_away() -> None:
     assert not world.timers
     for request in ("heartbeat", "leave", "check_commit"):
         assert world.refusal(request, members["a"]) is CoordinatorNotAvailableError
+    assert world.refusal("check_commit", NOBODY) is CoordinatorNotAvailableError
     assert isinstance(world.answers[world.join()], CoordinatorNotAvailableError)
 
 

@@ -55,6 +55,8 @@ def test_the_first_assignment_of_the_leader_holds() -> None:
     world, [leader] = completing("a")
     first, second = (world.sync(leader, {leader.member_id: assignment}) for assignment in (b"first", b"second"))
     assert isinstance(world.answers[first], RebalanceInProgressError)
+    [store] = world.stores
+    assert [member.assignment for member in store.group.members] == [b"first"]
     world.stores_done()
     assert world.answers[second].assignment == b"first"
 

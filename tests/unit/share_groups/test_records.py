@@ -90,6 +90,10 @@ def test_an_update_of_the_first_and_the_last_offset_leaves_those_between() -> No
     )
 
 
+def test_keys_of_unknown_types_are_told_apart() -> None:
+    assert read_key(b"\0\7of a later version") == (7, None)
+
+
 @pytest.mark.parametrize("damaged", [b"", b"\0\0", b"\0\0\0\5g", b"\0\0\xff\xffg"])
 def test_damaged_keys_are_refused(damaged: bytes) -> None:
     with pytest.raises(InvalidRecordError):
