@@ -20,7 +20,6 @@ from millrace.errors import (
 from millrace_broker.controller.balancing import to_be_balanced
 from millrace_broker.controller.context import ControllerContext, ElectionCounts
 from millrace_broker.controller.deletion import (
-    delete_topics,
     make_eligible,
     make_ineligible,
     replicas_deleted,
@@ -148,7 +147,7 @@ class Controller:
         if new:
             context.to_be_deleted |= new
             make_ineligible(context, {each.topic for each in context.reassigning} & new)
-            yield from delete_topics(context, new)
+            yield from resume_deletions(context)
 
     def replicas_deleted(
         self, broker_id: int, request: StopReplicaRequest, refused: Collection[TopicPartition] = ()

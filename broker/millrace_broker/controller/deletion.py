@@ -20,12 +20,6 @@ from millrace_broker.controller.replica_states import change_replicas
 from millrace_broker.controller.requests import RequestBatch
 
 
-def delete_topics(context: ControllerContext, topics: Iterable[str]) -> Steps[None]:
-    """Begin to delete topics."""
-    context.to_be_deleted |= set(topics)
-    yield from resume_deletions(context)
-
-
 def make_ineligible(context: ControllerContext, topics: Iterable[str]) -> None:
     """Suspend the deletion of those topics that are marked for deletion."""
     context.ineligible_for_deletion |= set(topics) & context.to_be_deleted

@@ -265,8 +265,6 @@ class ClassicGroup:
     def _join_again(self, call: int, member: MemberMetadata, request: JoinRequest, now_ms: int) -> None:
         has_changed = member.protocols != request.protocols
         is_leader = self.members.leader == member.member_id
-        if self.state is GroupState.EMPTY:
-            raise UnknownMemberError(f"group {self.group_id} is empty: join without a member id")
         is_answer_lost = self.state is GroupState.COMPLETING_REBALANCE and not has_changed
         is_unchanged_follower = self.state is GroupState.STABLE and not has_changed and not is_leader
         if is_answer_lost or is_unchanged_follower:

@@ -175,7 +175,6 @@ class Rebalance:
         if error is not None:
             self._fail_syncs(error, now_ms)
             self.prepare(now_ms)
-            self.end_if_all_joined(now_ms)
             return
         self._machine.transition_to(GroupState.STABLE)
         for member in self._members:

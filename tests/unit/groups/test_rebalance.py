@@ -70,6 +70,16 @@ def test_a_group_that_is_closed_before_its_assignment_sends_away_the_members_tha
     assert not world.timers
 
 
+def test_a_member_whose_caller_has_gone_asks_for_its_assignment_again() -> None:
+    world, [leader, follower] = completing("a", "b")
+    world.abandon(world.sync(follower))
+    again = world.sync(follower)
+    assert world.parked == {again}
+    world.sync(leader, {follower.member_id: b"all"})
+    world.stores_done()
+    assert world.answers[again].assignment == b"all"
+
+
 def test_each_member_has_a_session_after_the_rebalance() -> None:
     world = World()
     members = world.stable("a", "b")
@@ -92,6 +102,12 @@ def test_a_timer_that_was_cancelled_too_late_is_harmless(kind: TimerKind) -> Non
         world.settle()
     assert world.group.state is GroupState.STABLE
     assert len(world.group.members) == 2
+    world.group.close()
+    world.settle()
+    for member_id in ("", members["b"].member_id):
+        world.group.timer_fired(TimerKey(kind, member_id), world.now_ms + SESSION_MS)
+        world.settle()
+    assert (world.group.state, world.timers) == (GroupState.DEAD, {})
 
 
 @pytest.mark.parametrize(("delay_ms", "expected_ms"), [(-5, 0), (-1, 0), (0, 0), (1, 1)])

@@ -44,6 +44,7 @@ def test_records_are_given_out_once_while_their_lock_lasts() -> None:
     assert partition.next_offset == 5
     assert given(partition.acquire("b", [ReadRange(0, 9)], 100, 0)) == [(5, 9, 1)]
     assert given(partition.acquire("c", [ReadRange(0, 9)], 100, 0)) == []
+    assert given(partition.acquire("c", [], 100, 0)) == []
 
 
 def test_accepted_records_are_not_delivered_again() -> None:

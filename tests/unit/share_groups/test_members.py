@@ -41,6 +41,7 @@ def test_a_member_gets_its_assignment_once() -> None:
         session_timeout_ms=100,
     )
     assert (epoch, assignment) == (1, {"t": (0, 1, 2, 3)})
+    assert ("a" in group, "b" in group) == (True, False)
     assert group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=1), count_of, 0, session_timeout_ms=100) == (
         1,
         None,

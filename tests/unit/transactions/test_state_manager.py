@@ -8,7 +8,11 @@ from dataclasses import replace
 import pytest
 
 from millrace.coordinator_records import TransactionState
-from millrace.errors import ConcurrentTransactionsError
+from millrace.errors import (
+    AbortableTransactionError,
+    ConcurrentTransactionsError,
+    InvalidProducerIdMappingError,
+)
 from millrace_broker.transactions import Attempt, ProducerIdAndEpoch, TransactionalProducer, TransactionMetadata
 from millrace_broker.transactions.metadata import ExternalCommit
 from millrace_broker.transactions.state_manager import StateChange, TransactionStateManager
@@ -54,6 +58,16 @@ def test_open_transactions_are_in_the_order_of_their_ids() -> None:
     manager.apply(StateChange((transaction("c", TransactionState.PREPARE_ABORT),)))
     assert [each.transactional_id for each in manager.open()] == ["a"]
     assert (len(manager), manager.find("b")) == (2, None)
+
+
+def test_records_are_verified_against_the_open_transaction() -> None:
+    producer = ProducerIdAndEpoch(5, 3)
+    manager = manager_of(replace(transaction("a", TransactionState.ONGOING), partitions=frozenset({("t", 0)})))
+    manager.verify("a", producer, ("t", 0))
+    with pytest.raises(AbortableTransactionError):
+        manager.verify("a", producer, ("t", 1))
+    with pytest.raises(InvalidProducerIdMappingError):
+        manager.verify("unknown", producer, ("t", 0))
 
 
 def init(manager: TransactionStateManager) -> object:

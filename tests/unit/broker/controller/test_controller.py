@@ -28,7 +28,7 @@ from millrace_broker.controller.model import (
 from millrace_broker.controller.partition_states import change_partitions
 from millrace_broker.controller.replica_states import change_replicas
 from millrace_broker.controller.statistics import statistics_of
-from millrace_broker.decisions import StopReplicaState
+from millrace_broker.decisions import Leadership, StopReplicaState
 
 from .world import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest, World, tp
 
@@ -363,6 +363,38 @@ def test_a_partition_that_a_newer_controller_has_decided_is_left_alone() -> None
     assert world.leadership[tp("t-0")].controller_epoch == 7
 
 
+def test_a_first_leader_that_another_controller_wrote_stays() -> None:
+    world = started()
+    decided = Leadership(leader=2, leader_epoch=4, isr=(2,), partition_epoch=3, controller_epoch=9)
+    world.leadership[tp("t-0")] = decided
+    world.create("t", (1, 2), (1, 2))
+    assert world.leadership[tp("t-0")] == decided
+    assert world.led("t-1") == (1, 0, (1, 2))
+    led = {partition for request in world.requests_of(LeaderAndIsrRequest, 1) for partition in request.partitions}
+    assert led == {tp("t-1")}
+
+
+def test_a_partition_whose_leader_was_never_written_has_no_election() -> None:
+    world = started()
+    world.create("t", (1, 2))
+    del world.leadership[tp("t-0")]
+    failures = world.run(change_partitions(controller_of(world).context, [tp("t-0")], PartitionState.ONLINE))
+    assert failures is not None
+    assert [type(each) for each in failures.values()] == [UnknownTopicOrPartitionError]
+
+
+def test_a_leader_does_not_become_a_new_replica() -> None:
+    world = started()
+    world.create("t", (1, 2))
+    context = controller_of(world).context
+    replicas = [PartitionReplica(tp("t-0"), broker_id) for broker_id in (1, 2)]
+    context.replica_states.clear()
+    world.sent.clear()
+    world.run(change_replicas(context, replicas, ReplicaState.NEW))
+    assert [context.replica_state(each) for each in replicas] == [ReplicaState.NON_EXISTENT, ReplicaState.NEW]
+    assert world.requests_of(LeaderAndIsrRequest, 1) == []
+
+
 def test_another_controller_was_faster() -> None:
     controller = controller_of(started())
     assert controller.is_active
@@ -458,5 +490,7 @@ def test_the_controller_counts_brokers_topics_and_elections() -> None:
     world.delete("t")
     counted = statistics_of(controller_of(world).context)
     assert (counted.topics_to_delete, counted.topics_ineligible_for_deletion) == (1, 1)
+    world.event("elect")
+    assert statistics_of(controller_of(world).context).elections == 3, "they count across controller epochs"
     world.elect(2)
     assert statistics_of(controller_of(world).context).elections == 0, "the requests are the other broker's"

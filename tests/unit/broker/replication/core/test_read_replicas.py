@@ -42,6 +42,7 @@ LEADER = view(0, "far")
         ("near", [view(1, "near", end=49)], None),  # the replica has not reached the offset
         ("near", [view(1, "near", end=50)], 1),
         ("near", [view(1, "near", start=51)], None),  # the replica has deleted the offset
+        ("near", [view(1, "near", start=50)], 1),
     ],
 )
 def test_the_nearest_that_has_what_is_asked_for(rack: str, followers: list[ReplicaView], chosen: int | None) -> None:

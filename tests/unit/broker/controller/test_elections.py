@@ -1,0 +1,49 @@
+"""Tests of leader elections, and of what brokers are told after one."""
+
+from __future__ import annotations
+
+from millrace_broker.controller import Occasion
+
+from .world import LeaderAndIsrRequest, UpdateMetadataRequest, World, tp
+
+
+def with_topic(*replicas: int) -> World:
+    world = World(1, 2, 3)
+    world.elect()
+    world.create("t", replicas)
+    world.sent.clear()
+    return world
+
+
+def test_an_unclean_election_prefers_the_first_replica_that_is_alive() -> None:
+    world = with_topic(1, 2, 3)
+    world.stop(2, 3)
+    world.stop(1)
+    world.start(3)
+    world.start(2)
+    assert world.led("t-0")[0] == -1
+    assert world.event("elect_leaders", [tp("t-0")], Occasion.UNCLEAN) == {tp("t-0"): None}
+    leader, _, isr = world.led("t-0")
+    assert (leader, isr) == (2, (2,))
+    for broker_id in (2, 3):
+        told = world.requests_of(LeaderAndIsrRequest, broker_id)[-1].partitions[tp("t-0")]
+        assert told.leadership == world.leadership[tp("t-0")]
+
+
+def test_replicas_are_told_that_another_one_has_left_the_isr() -> None:
+    world = with_topic(1, 2, 3)
+    world.stop(3)
+    for broker_id in (1, 2):
+        told = world.requests_of(LeaderAndIsrRequest, broker_id)[-1].partitions[tp("t-0")]
+        assert (told.leadership.leader, told.leadership.isr, told.is_new) == (1, (1, 2), False)
+
+
+def test_a_topic_that_never_had_a_leader_is_deleted() -> None:
+    world = with_topic(1)
+    world.create("u", (9,))
+    world.delete("u")
+    assert world.deletions == {"u"}
+    assert not any(tp("u-0") in request.partitions for request in world.requests_of(UpdateMetadataRequest, 1))
+    world.start(9)
+    world.settle()
+    assert world.deletions == set()
