@@ -14,6 +14,7 @@ import pytest
 
 from millrace.errors import EnvironmentProblemError, StorageError
 from millrace_broker.log import LogManager
+from millrace_broker.log.checkpoints import HIGH_WATERMARKS, LOG_START_OFFSETS, RECOVERY_POINTS
 from millrace_broker.log.data_directory import make_directory
 from millrace_broker.log.periodic_work import check_directories
 
@@ -167,3 +168,51 @@ def test_damaged_topic_ids_are_named(
         StorageError, match=rf"partition\.metadata is damaged \(.*{problem}.*\): restore it from a copy"
     ):
         open_manager().get("orders", 0)
+
+
+def test_checkpoints_of_a_partition_that_cannot_be_loaded_stay(
+    open_manager: Callable[..., LogManager], batch: Batch, tmp_path: Path
+) -> None:
+    manager = open_manager()
+    for partition in range(2):
+        manager.create_log("orders", TOPIC_ID, partition).append(batch([1, 2, 3]))
+        manager.delete_records("orders", partition, 2 - partition)
+    manager.close()
+    names = (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_START_OFFSETS)
+    before = [(tmp_path / "data" / name).read_text() for name in names]
+    metadata = tmp_path / "data" / "orders-0" / "partition.metadata"
+    content = metadata.read_text()
+    metadata.unlink()
+    for _ in range(2):
+        manager = open_manager()
+        manager.checkpoint_watermarks()
+        manager.close()
+        assert [(tmp_path / "data" / name).read_text() for name in names] == before
+        assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+    metadata.write_text(content)
+    assert [(log.log_start_offset, log.log_end_offset) for log in open_manager().logs()] == [(2, 3), (1, 3)]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("broker.id=1\ncluster.id=rivers\n", None),
+        ("#\n\nversion = 1\n broker.id = 1 \n", None),
+        ("version=1\nnode.id=1\ncluster.id=rivers\n", None),
+        ("version=1\nnode.id=2\ncluster.id=rivers\n", r"belongs to broker 2 \(meta.properties\), but this is broker 1"),
+        ("cluster.id=rivers\n", "belongs to broker None"),
+        ("broker.id=1\ncluster.id=lakes\n", "belongs to cluster lakes"),
+    ],
+)
+def test_the_owner_of_a_directory_is_read_as_kafka_writes_it(
+    open_manager: Callable[..., LogManager], tmp_path: Path, text: str, problem: str | None
+) -> None:
+    (tmp_path / "data").mkdir()
+    path = tmp_path / "data" / "meta.properties"
+    path.write_text(text)
+    if problem is None:
+        open_manager()
+        assert path.read_text() == text
+    else:
+        with pytest.raises(EnvironmentProblemError, match=problem):
+            open_manager()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from millrace_broker.log import PartitionLog
+from millrace_broker.log import PartitionLog, ProducedBatches
 
 Open = Callable[..., PartitionLog]
 Batch = Callable[..., bytes]
@@ -45,6 +45,31 @@ def test_flush_ms_counts_from_the_first_append_after_a_flush(
     clock.advance_ms(waited_ms - 1000)
     log.tick(producer_expiration_ms=10**9)
     assert log.recovery_point == (3 if is_flushed else 1)
+
+
+def test_only_records_that_are_not_synced_wait_for_a_sync(open_log: Open, batch: Batch) -> None:
+    log = open_log({"flush.before.ack": True})
+    results = []
+    for number in range(3):
+        sent = batch([START], producer_id=9, producer_epoch=0, base_sequence=number)
+        results.append(log.append_unsynced(ProducedBatches(sent, log.config)))
+        if number == 0:
+            log.flush()
+    assert [result is not None and log.must_sync(result) for result in results] == [False, True, True]
+    log.flush(2)
+    assert [result is not None and log.must_sync(result) for result in results] == [False, False, False]
+
+
+@pytest.mark.parametrize(("unsynced", "must_sync"), [(2, False), (3, True), (4, True)])
+def test_flush_messages_counts_all_records_that_are_not_synced(
+    open_log: Open, batch: Batch, unsynced: int, must_sync: bool
+) -> None:
+    log = open_log({"flush.messages": 3})
+    log.append(batch([START] * 3))
+    assert log.recovery_point == 3
+    result = log.append_unsynced(ProducedBatches(batch([START] * unsynced), log.config))
+    assert result is not None
+    assert log.must_sync(result) is must_sync
 
 
 def test_a_flush_up_to_synced_records_syncs_no_others(open_log: Open, batch: Batch) -> None:

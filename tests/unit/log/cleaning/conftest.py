@@ -91,6 +91,7 @@ def clean(
     slots: int = 5000,
     chunk_bytes: int = 1000,
     keys: TopicKeys = OPAQUE_KEYS,
+    use_io: Callable[[int], object] = lambda size_bytes: None,
 ) -> CleaningStatistics | None:
     """Clean a log once, as far as possible."""
     files = files or OsFiles()
@@ -105,7 +106,7 @@ def clean(
         now_ms=now_ms,
     )
     limits = CleanerLimits(map_slots=slots, map_load_factor=0.9, chunk_bytes=chunk_bytes)
-    return Cleaner(limits=limits, files=files, use_io=lambda size: None).clean(view, dirty, keys, now_ms)
+    return Cleaner(limits=limits, files=files, use_io=use_io).clean(view, dirty, keys, now_ms)
 
 
 def contents(log: PartitionLog, start_offset: int | None = None) -> dict[int, Pair]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +26,7 @@ from millrace_broker.log.cleaning.batches import CleanableBatch, read_chunks
 from millrace_broker.log.cleaning.chunks import Chunk
 from millrace_broker.log.cleaning.row_runs import Rewriting
 
-from .conftest import NOW_MS, OPAQUE_KEYS, Pair, columnar, rows
+from .conftest import NOW_MS, OPAQUE_KEYS, Pair, clean, columnar, contents, open_partition, rows
 
 PAIRS: list[Pair] = [(b"a", b"1"), (None, b"2"), (b"c", None), (b"d", b"4")]
 
@@ -224,3 +226,25 @@ def test_messages_have_keys_and_lose_records_but_are_never_empty(magic: int, com
     assert thinned.keys().keys[0].to_pylist() == [b"d"]
     with pytest.raises(CorruptBatchError, match=f"offset 43 has magic {magic}, whose batches cannot be empty"):
         last.emptied()
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "age_ms", "is_kept"), [(4, 999, True), (4, 1000, False), (4, 1001, False), (None, 10**6, True)]
+)
+@pytest.mark.parametrize("magic", [0, 1])
+def test_tombstones_of_messages_go_with_the_age_of_their_segment(
+    tmp_path: Path, magic: int, checkpoint: int | None, age_ms: int, is_kept: bool
+) -> None:
+    # These formats have no delete horizon. The newest clean segment tells when the others were clean at the latest.
+    for base in (0, 2, 4):
+        pairs: list[Pair] = [(b"gone%d" % base, None), (b"here%d" % base, b"1")]
+        records = [
+            Record(key=key, value=value, timestamp_ms=NOW_MS, offset=base + n) for n, (key, value) in enumerate(pairs)
+        ]
+        (tmp_path / f"{base:020d}.log").write_bytes(build_entries(records, magic=magic))
+    log = open_partition(tmp_path, options={"delete.retention.ms": 1000})
+    log.roll()
+    for segment, time_ms in zip(log.segments, (NOW_MS - age_ms, NOW_MS, NOW_MS), strict=False):
+        os.utime(segment.path, ns=(time_ms * 10**6,) * 2)
+    clean(log, checkpoint=checkpoint)
+    assert list(contents(log)) == ([0] if is_kept else []) + [1, 2, 3, 4, 5]

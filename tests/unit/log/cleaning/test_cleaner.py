@@ -215,6 +215,31 @@ def test_snapshots_of_replaced_segments_go_with_them(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.glob("*.snapshot")] == [f"{4:020d}.snapshot"]
 
 
+def test_records_without_a_key_go_and_are_counted(build: Build, tmp_path: Path) -> None:
+    log = open_partition(tmp_path)
+    log.append(build([(None, b"1"), (b"a", b"1"), (None, b"2")]))
+    log.append(build([(None, b"3")]))
+    log.roll()
+    log.append(build([(None, b"4")]))
+    done = clean(log)
+    assert done is not None
+    assert (done.records_without_key, done.keys) == (3, 1)
+    assert contents(log) == {1: (b"a", b"1"), 4: (None, b"4")}
+
+
+def test_all_bytes_that_are_read_and_written_count_for_the_limit(build: Build, tmp_path: Path) -> None:
+    log = open_partition(tmp_path)
+    for number in range(20):
+        log.append(build([(b"a", b"%d" % number), (b"b%d" % number, b"1")]))
+    log.roll()
+    used: list[int] = []
+    done = clean(log, use_io=used.append)
+    assert done is not None
+    assert sum(used) == done.bytes_mapped + done.bytes_read + done.bytes_written
+    assert max(used) <= 1000 + len(build([(b"a", b"19"), (b"b19", b"1")]))
+    assert clean(log, checkpoint=log.log_end_offset) is None
+
+
 def test_statistics_count_what_was_read_and_written(build: Build, tmp_path: Path) -> None:
     log = open_partition(tmp_path, options={"segment.bytes": 100_000})
     for number in range(6):

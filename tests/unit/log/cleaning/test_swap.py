@@ -18,7 +18,7 @@ import pytest
 from millrace.errors import StorageError
 from millrace.records import scan_headers
 from millrace_broker.log import OsFiles, PartitionLog
-from millrace_broker.log.cleaning.swap import CleaningAbortedError
+from millrace_broker.log.cleaning.swap import CleanedSegment, CleaningAbortedError
 
 from .conftest import Pair, clean, columnar, contents, open_partition, rows, survivors
 
@@ -181,6 +181,18 @@ def test_a_log_that_changes_meanwhile_is_left_alone(tmp_path: Path) -> None:
         clean(log, files=files)
     assert not list((tmp_path / "log").glob("*.cleaned"))
     assert contents(reopen(tmp_path / "log")) == dict(enumerate(pairs))
+
+
+def test_only_sealed_segments_of_the_log_are_replaced(tmp_path: Path) -> None:
+    pairs = fill(tmp_path / "log")
+    log = reopen(tmp_path / "log", was_clean=True)
+    cleaned = CleanedSegment(base_offset=0, end_offset=1, size_bytes=0, suffixes=(".log",))
+    other = open_partition(tmp_path / "other")
+    for replaced in ([log.segments[-1]], [*log.segments], [other.segments[0]], [log.segments[0], other.segments[0]]):
+        with pytest.raises(CleaningAbortedError, match="so no segment was replaced"):
+            log.replace_segments(replaced, cleaned)
+    assert contents(log) == dict(enumerate(pairs))
+    log.append(rows([(b"k", b"1")]))
 
 
 class ChangingFiles(OsFiles):
