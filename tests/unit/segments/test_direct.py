@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from millrace.ids import id_text
-from millrace.records import build_columnar_batch
+from millrace.records import HEADER_BYTES, build_columnar_batch
 from millrace.segments.direct import map_located
 
 TOPIC, OTHER = uuid.UUID(int=1), uuid.UUID(int=2)
@@ -63,3 +63,26 @@ def test_a_file_that_took_the_name_of_one_that_was_compacted_is_not_read(segment
     segment.write_bytes(later)
     assert mapped(segment) == f"{segment} has been replaced since it was located"
     assert mapped(segment, start_offset=5) == later
+
+
+@pytest.mark.parametrize(("end", "is_noticed"), [(HEADER_BYTES - 1, False), (HEADER_BYTES, True), (len(BATCH), True)])
+def test_a_replaced_file_is_noticed_by_the_header_of_its_batch(segment: Path, end: int, is_noticed: bool) -> None:
+    later = (5).to_bytes(8, "big") + BATCH[8:]
+    segment.write_bytes(later)
+    for start_offset in (5, 6):
+        assert mapped(segment, end=end, start_offset=start_offset) == later[:end]
+    assert mapped(segment, end=end, start_offset=4) == (
+        f"{segment} has been replaced since it was located" if is_noticed else later[:end]
+    )
+
+
+def test_damage_is_left_to_the_reader_of_the_batch(segment: Path) -> None:
+    damaged = BATCH[:16] + b"\x09" + BATCH[17:]
+    segment.write_bytes(damaged)
+    assert mapped(segment) == damaged
+
+
+@pytest.mark.parametrize("metadata", ["", "version: 0\n", "version: 0\ntopic_id: x\n", "no colon\n"])
+def test_a_directory_without_the_id_of_its_topic_is_not_read(segment: Path, metadata: str) -> None:
+    (segment.parent / "partition.metadata").write_text(metadata)
+    assert mapped(segment) == f"{segment.parent} holds another topic"

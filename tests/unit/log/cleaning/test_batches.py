@@ -15,12 +15,15 @@ from millrace.errors import CorruptBatchError
 from millrace.records import (
     Compression,
     Record,
+    TimestampType,
     build_columnar_batch,
     build_entries,
     build_rows_batch,
     checksum,
+    decode_range,
     read_header,
     read_rows,
+    stamp_append_time,
 )
 from millrace_broker.log.cleaning.batches import CleanableBatch, read_chunks
 from millrace_broker.log.cleaning.chunks import Chunk
@@ -174,6 +177,61 @@ def test_records_without_keys_and_values_are_told_from_the_others() -> None:
     keyless = batch_of(columnar([(None, b"1"), (None, b"2")])).keys()
     assert keyless.keys[0].to_pylist() == [None, None]
     assert keyless.has_value.tolist() == [True, True]
+
+
+def decoded(data: bytes) -> list[tuple[int, bytes | None, bytes | None, int]]:
+    [batch] = decode_range(pa.py_buffer(data), 0, 10**6, OPAQUE_KEYS.schema_of)
+    columns = [batch.columns.column(name).to_pylist() for name in ("key", "value")]
+    return list(zip(batch.offsets().to_pylist(), *columns, batch.timestamps_ms().to_pylist(), strict=True))
+
+
+@pytest.mark.parametrize("compression", [Compression.NONE, Compression.ZSTD])
+@pytest.mark.parametrize("has_times", [True, False])
+@pytest.mark.parametrize("horizon_ms", [None, NOW_MS + 5000])
+@pytest.mark.parametrize(
+    "rounds", [[[0, 1, 2, 3]], [[0, 1]], [[0]], [[3]], [[1, 3], [3]], [[0, 1, 3], [0, 1]], [[0, 2, 3], [0, 2], [2]]]
+)
+def test_a_columnar_batch_is_thinned_round_after_round(
+    compression: Compression, has_times: bool, horizon_ms: int | None, rounds: list[list[int]]
+) -> None:
+    times = {} if has_times else {"timestamps_ms": NOW_MS}
+    producer = {"producer_id": 9, "producer_epoch": 2, "base_sequence": 5}
+    before = list(range(4))
+    data = at_offset(columnar(PAIRS, compression=compression, **times, **producer), 40)
+    for left in rounds:
+        data = batch_of(data).thinned(np.array([number in left for number in before]), horizon_ms)
+        header = read_header(data)
+        assert (header.base_offset, header.last_offset, header.count) == (40, 43, len(left))
+        assert (header.producer_id, header.producer_epoch, header.base_sequence) == (9, 2, 5)
+        assert header.is_columnar
+        assert batch_of(data).delete_horizon_ms == horizon_ms
+        expected = [(40 + number, *PAIRS[number], NOW_MS + number * has_times) for number in left]
+        assert decoded(data) == expected
+        assert header.max_timestamp == expected[-1][3]
+        if horizon_ms is None:
+            assert header.base_timestamp == expected[0][3]
+        found = batch_of(data).keys()
+        assert found.offsets.tolist() == [offset for offset, *_ in expected]
+        assert found.keys[0].to_pylist() == [key for _, key, *_ in expected]
+        assert found.has_value.tolist() == [value is not None for _, _, value, _ in expected]
+        before = left
+
+
+@pytest.mark.parametrize("build", [rows, columnar])
+def test_the_append_time_of_a_batch_is_kept(build: Callable[..., bytes]) -> None:
+    data = bytearray(build(PAIRS))
+    stamp_append_time(data, 0, NOW_MS + 777)
+    for horizon_ms in (None, NOW_MS + 5000):
+        thinned = Chunk([batch_of(bytes(data))], OPAQUE_KEYS).rewrite(
+            [Rewriting(0, np.array([False, True, True, False]), horizon_ms)]
+        )[0]
+        assert [time_ms for *_, time_ms in decoded(thinned)] == [NOW_MS + 777] * 2
+        header = read_header(thinned)
+        assert header.max_timestamp == NOW_MS + 777
+        assert header.timestamp_type is TimestampType.LOG_APPEND_TIME
+        again = Chunk([batch_of(thinned)], OPAQUE_KEYS).rewrite([Rewriting(0, np.array([True, False]), None)])[0]
+        assert batch_of(again).delete_horizon_ms == horizon_ms, "a horizon that is set stays"
+        assert [time_ms for *_, time_ms in decoded(again)] == [NOW_MS + 777]
 
 
 def test_a_typed_topic_without_key_columns_cannot_be_compacted() -> None:
