@@ -206,6 +206,14 @@ def test_compaction_leaves_offsets_with_gaps_and_a_delete_horizon() -> None:
     assert decoded.slice(105, 120).columns.column("value").to_pylist() == [None, b""]
 
 
+@pytest.mark.parametrize("timestamps", [3, pa.array([3, 3, 3, 3])], ids=["one", "equal"])
+def test_a_delete_horizon_leaves_the_records_their_own_time(timestamps: int | pa.Int64Array) -> None:
+    batch = build_columnar_batch(pa.record_batch({"value": VALUES}), timestamps_ms=timestamps, delete_horizon_ms=77)
+    assert flags_of(batch) == ColumnFlags.TIMESTAMPS
+    assert (read_header(batch).base_timestamp, read_header(batch).max_timestamp) == (77, 3)
+    assert decode(batch).timestamps_ms().to_pylist() == [3] * 4
+
+
 def test_a_stamped_batch_has_one_time_for_all() -> None:
     batch = build_columnar_batch(
         pa.record_batch({"value": VALUES}),

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.records.varint import write_varint
+from millrace.errors import CorruptBatchError
+from millrace.records.varint import read_varint, write_varint
 from millrace.records.varint_arrays import VarintTable, join_tables, read_varints
 
 _INTEGERS = st.one_of(st.integers(-70, 70), st.integers(-(2**63), 2**63 - 1))
@@ -43,3 +44,24 @@ def test_written_integers_are_read_again(values: list[int]) -> None:
     found, following = read_varints(data, ends - sizes, 64)
     assert found.tolist() == values
     assert following.tolist() == ends.tolist()
+
+
+@given(st.lists(st.sampled_from([0, 1, 0x7F, 0x80, 0x81, 0xFF]), min_size=1, max_size=40), st.sampled_from([32, 64]))
+def test_any_encodings_are_read_as_one_after_the_other(data: list[int], bits: int) -> None:
+    encoded = bytes(data) + bytes(11)
+    expected = []
+    for position in range(len(data)):
+        try:
+            expected.append(read_varint(encoded, position, bits))
+        except CorruptBatchError:
+            with pytest.raises(CorruptBatchError, match="too long"):
+                read_varints(np.frombuffer(encoded, np.uint8), np.array([position]), bits)
+            return
+    found, following = read_varints(np.frombuffer(encoded, np.uint8), np.arange(len(data)), bits)
+    assert list(zip(found.tolist(), following.tolist(), strict=True)) == expected
+
+
+@pytest.mark.parametrize(("bits", "encoded"), [(32, b"\xff" * 4 + b"\x7f"), (64, b"\xff" * 9 + b"\x7f")])
+def test_bits_beyond_the_width_are_dropped(bits: int, encoded: bytes) -> None:
+    found, following = read_varints(np.frombuffer(encoded, np.uint8), np.array([0]), bits)
+    assert (found.tolist(), following.tolist()) == ([-(2 ** (bits - 1))], [len(encoded)])
