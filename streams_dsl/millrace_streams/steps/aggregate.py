@@ -116,10 +116,6 @@ class AggregateStep:
         found = zip(batch.keys, batch.values, batch.times, strict=True)
         return {key: Stored(value, time_ms) for key, value, time_ms in found}
 
-    def table(self, store: Store) -> Batch:
-        """Return all rows of the table."""
-        return Batch.of_frame(self.operator.result, self._results(store.rows()))
-
     def _changes(self, folded: pl.DataFrame) -> Batch:
         """Return the results as changes, with the old results if needed."""
         result = self.operator.result

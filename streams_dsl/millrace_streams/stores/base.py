@@ -14,6 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
@@ -104,7 +105,7 @@ class Below(Protocol):
 
 
 @dataclass(slots=True)
-class ObjectStore:
+class ObjectStore(ABC):
     """Base of the stores; entries are Python objects under hashable identities.
 
     Entries older than ``kept_from_ms`` have been removed.
@@ -151,21 +152,21 @@ class ObjectStore:
         self._numbers_before = dict(self.numbers)
         return Change(entries=entries, numbers=dict(self.numbers), touched=touched)
 
+    @abstractmethod
     def entry(self, identity: Hashable) -> Any:
         """Return the current entry; None if there is none."""
-        raise NotImplementedError
 
+    @abstractmethod
     def entries(self) -> Iterator[tuple[Any, Any]]:
         """Return all readable entries, in byte order of their keys."""
-        raise NotImplementedError
 
     def packed_entries(self) -> Iterator[tuple[Hashable, Any]]:
         """Return all entries that must be kept, by identity."""
         return self.entries()
 
+    @abstractmethod
     def restore(self, identity: Hashable, entry: Any) -> None:
-        """Restore a stored entry (None: deleted), which is no change of the batch."""
-        raise NotImplementedError
+        """Restore a stored entry, which is no change of the batch."""
 
     def lie_over(self, below: Below, numbers: dict[str, int], kept_from_ms: int) -> None:
         """Start over entries that are not in memory yet, with the other data from before the batch."""

@@ -58,8 +58,7 @@ class TimeBuffer(ObjectStore):
     def restore(self, identity: Hashable, entry: Any) -> None:
         """Restore an entry at its stored place, because it may have left and returned since the one in memory."""
         self._take(identity)
-        if entry is not None:
-            self._insert(identity, entry)
+        self._insert(identity, entry)
 
     def _insert(self, identity: Hashable, entry: Entry) -> None:
         self._place_of[identity] = entry.place

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 import polars as pl
@@ -73,26 +74,15 @@ class Form:
         return pl.DataFrame([*series, pl.Series(DELETED, deleted, dtype=pl.Boolean)])
 
     def entries(self, frame: pl.DataFrame) -> Entries:
-        """Decode rows to entries; None for a deleted one. Rows of one entry must be adjacent."""
+        """Decode rows to entries. Rows of one entry must be adjacent, and there must be no deleted ones."""
         columns = [_cells(part, frame) for part in self.parts]
-        together: Rows = []
-        same = len(self.identity(None))
-        before: Any = None
-        for *cells, deleted in zip(*columns, frame[DELETED].to_list(), strict=True):
-            row = tuple(cells)
-            known = tuple(
-                cell if part.layout is None else cell[0] for part, cell in zip(self.parts[:same], row, strict=False)
-            )
-            if together and (known != before or deleted):
-                yield self.entry(together)
-                together = []
-            before = known
-            if deleted:
-                yield self.entry([row])[0], None
-            else:
-                together.append(row)
-        if together:
-            yield self.entry(together)
+        leading = self.parts[: len(self.identity(None))]
+
+        def identity(row: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(cell if part.layout is None else cell[0] for part, cell in zip(leading, row, strict=False))
+
+        for _, rows in groupby(zip(*columns, strict=True), key=identity):
+            yield self.entry(list(rows))
 
 
 def form_of(spec: StoreSpec) -> Form:

@@ -57,10 +57,7 @@ class KeyValueStore(ObjectStore):
 
     def restore(self, identity: Hashable, entry: Any) -> None:
         """Restore an entry."""
-        if entry is None:
-            self._rows.pop(identity, None)
-        else:
-            self._rows[identity] = entry
+        self._rows[identity] = entry
 
     def entry(self, identity: Hashable) -> Stored | None:
         """Return the entry of a key, see ``get``."""

@@ -110,10 +110,7 @@ class VersionedStore(ObjectStore):
 
     def restore(self, identity: Hashable, entry: Any) -> None:
         """Restore all versions of a key."""
-        if entry is None:
-            self._versions.pop(identity, None)
-        else:
-            self._versions[identity] = entry
+        self._versions[identity] = entry
 
     def before(self, identity: Hashable) -> Versions | None:
         """Return a copy of a key's versions as of the start of the batch, to which changes can be applied."""

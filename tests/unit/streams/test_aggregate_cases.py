@@ -17,15 +17,21 @@ from millrace_streams import (
     StreamsBuilder,
     Suppressed,
     TestRecord,
+    TopologyError,
     TopologyTestDriver,
     UserFunctionError,
+    col,
     count,
     mean,
     row,
     sessions,
 )
+from millrace_streams import max as max_
+from millrace_streams import min as min_
 from millrace_streams import sum as sum_
+from millrace_streams.aggregates import Aggregate
 from millrace_streams.graph import PartialAggregateNode
+from millrace_streams.steps.accumulators import accumulate
 
 from . import aggregate_cases as cases
 
@@ -182,3 +188,23 @@ def test_a_group_whose_rows_have_all_left_begins_without_their_rounding() -> Non
         driver.pipe_records([TestRecord("in", key, value, 0)])
     found = [(each.value["total"], each.value["n"]) for each in driver.read_records("out")]
     assert found == [(1e16, 1), (1e16, 2), (0.0, 1), (None, 0), (5.0, 1)]
+
+
+class Median(Aggregate):
+    kind = "median"
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "says"),
+    [
+        (min_("point"), r"least=min\(point\): struct<.*> has no order"),
+        (max_("point"), "has no order"),
+        (sum_("point"), "a number is needed, not struct"),
+        (Median(col("n")), "median is not an aggregate that millrace knows"),
+    ],
+)
+def test_an_aggregate_that_a_column_cannot_have_is_refused(aggregate: Aggregate, says: str) -> None:
+    point = pa.struct([("x", pa.int64())])
+    schema = pa.schema([("key", pa.string()), ("point", point), ("n", pa.int64())])
+    with pytest.raises(TopologyError, match=f"where: .*{says}"):
+        accumulate((("least", aggregate),), schema, "where")

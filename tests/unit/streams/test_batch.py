@@ -148,3 +148,14 @@ def test_changes_that_are_put_one_after_the_other_keep_what_they_replace(columns
     assert (whole.values, whole.olds, whole.latest) == ([1, 2], [7, None], [False, True])
     plain = concatenate(SCALAR, [one, other])
     assert (plain.values, plain.olds, plain.latest) == ([1, 2], [None, None], None)
+
+
+@pytest.mark.parametrize("columns", [True, False])
+def test_rows_may_get_other_keys_as_well(columns: bool) -> None:
+    records: list[Record] = [(("a", 1), row_of("a", 1, 0.5), 5), (("b", 2), row_of("b", 2, 1.5), 6)]
+    layout = Layout(
+        schema=pa.schema([("k", pa.string()), ("l", pa.int64()), ("x", pa.float64())]), key=("k",), bucket_columns=None
+    )
+    batch = batch_of(ROWS, records, columns=columns).with_keys(["c", "d"], layout)
+    assert (batch.keys, batch.times) == (["c", "d"], [5, 6])
+    assert batch.frame.select("k", "l", "x").rows() == [("c", 1, 0.5), ("d", 2, 1.5)]

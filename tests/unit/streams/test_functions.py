@@ -90,6 +90,18 @@ def test_functions_of_an_opaque_topic_get_bare_values():
         (lambda s: s.filter(batchwise(lambda frame: frame)), "must return a boolean polars series of 3 rows"),
         (lambda s: s.map_values(batchwise(lambda frame: frame.head(1)), schema=TWICE), "a polars frame of 3 rows"),
         (lambda s: s.map_values(batchwise(lambda frame: frame), schema=TWICE), "the function returned no column twice"),
+        (
+            lambda s: s.map_values(batchwise(lambda frame: frame.select(twice=pl.lit("no"))), schema=TWICE),
+            "a polars frame of 3 rows",
+        ),
+        (
+            lambda s: s.map_values(batchwise(lambda frame: frame.with_columns(twice=pl.lit("no"))), schema=TWICE),
+            "KSTREAM-MAPVALUES-0000000001: column twice of the function's result: ",
+        ),
+        (
+            lambda s: s.map_values(lambda value: {"once": 1}, schema=TWICE),
+            "the function returned no column twice; it returned once",
+        ),
     ],
 )
 def test_a_functions_failure_names_the_node_and_the_record(build, message):
@@ -122,6 +134,14 @@ def test_the_first_record_before_the_epoch_is_named(times, first):
     with pytest.raises(UserFunctionError, match=f"{len(times) // 2 if first else 2} records without a valid") as e:
         driver.pipe("in", rows)
     assert e.value.offset == first
+
+
+def test_an_event_time_that_is_no_number_is_refused():
+    builder = StreamsBuilder()
+    builder.stream("in", key="string", value="string", timestamp=lambda value: value).to("out")
+    driver = TopologyTestDriver(builder.build())
+    with pytest.raises(UserFunctionError, match="must give the event time in whole ms since 1970"):
+        driver.pipe_records([TestRecord("in", "a", "noon", 0)])
 
 
 def record_time(value: str, timestamp: int) -> int:

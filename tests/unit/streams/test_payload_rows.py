@@ -154,3 +154,12 @@ def test_bytes_of_another_type_are_named_with_their_place(serde: str, wrong: byt
 
 def test_schemas_of_columns_without_names_are_refused() -> None:
     assert avro(pa.schema([("id", pa.int64())])).schema.names == ["id"]
+
+
+def test_columns_that_a_format_has_decoded_stay_as_they_are() -> None:
+    builder = StreamsBuilder()
+    builder.stream("in", schema=pa.schema([("key", pa.string()), ("n", pa.int64())]), key_columns=["key"]).to_delta("t")
+    [reader] = compile_topology(builder.build(), {}).readers
+    decoded = pl.DataFrame({"key": ["a"], "n": [7], OFFSET: [3], TIMESTAMP: [5]})
+    rows, _ = Reader(reader.source, reader.layout, reader.operators).run(decoded, 0)
+    assert rows.select("key", "n", TIMESTAMP, OFFSET).rows() == [("a", 7, 5, 3)]

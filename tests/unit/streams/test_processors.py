@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from millrace_streams import (
@@ -22,7 +23,13 @@ from millrace_streams import (
     session_store,
     window_store,
 )
+from millrace_streams.graph import SourceNode
+from millrace_streams.layout import Layout
 from millrace_streams.processors import RecordMetadata
+from millrace_streams.steps.operator import Operator
+from millrace_streams.steps.process_stores import view_of
+from millrace_streams.steps.registry import make_step
+from millrace_streams.stores import StoreSpec, TimeBuffer
 from millrace_streams.windows import Windowed
 
 TYPES = {"key": "string", "value": "long"}
@@ -412,3 +419,26 @@ def test_a_punctuation_comes_after_all_that_its_record_caused(at_once: bool) -> 
     for batch in [records] if at_once else [[record] for record in records]:
         driver.pipe_records(batch)
     assert [record.value for record in driver.read_records("out")] == [10, -10, 10, 15, -15, 25, -25, 25]
+
+
+def test_a_processor_that_forwards_another_type_is_named() -> None:
+    class Wrong(Processor):
+        def process(self, record: Record) -> None:
+            self.context.forward(record.with_value("one"))
+
+    with pytest.raises(UserFunctionError, match=r"wrong: .*'one' under key 'a' does not fit int64") as failure:
+        run(Wrong, script(1), name="wrong")
+    assert failure.value.node == "wrong"
+
+
+def test_the_store_of_a_suppression_has_no_view() -> None:
+    layout = Layout(schema=pa.schema([("key", pa.string())]), key=("key",), bucket_columns=None)
+    with pytest.raises(TypeError, match="TimeBuffer is not a store of processors"):
+        view_of(TimeBuffer(StoreSpec(name="b", kind="buffer", layout=layout, form="held")))
+
+
+def test_a_node_without_a_step_cannot_run() -> None:
+    layout = Layout(schema=pa.schema([("key", pa.string())]), key=("key",), bucket_columns=None)
+    operator = Operator(node=SourceNode(name="read", topic="t"), inputs=(), result=layout)
+    with pytest.raises(TopologyError, match="read: SourceNode is not a node that can be run"):
+        make_step(operator)

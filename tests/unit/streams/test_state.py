@@ -188,6 +188,8 @@ def test_state_of_another_version_is_refused() -> None:
 def test_the_hash_of_keys_stays_what_it_is_for_checkpoints_depend_on_it() -> None:
     keys = pl.DataFrame({"key": ["a", "b", None], "n": [1, -1, 0]})
     assert hashes_of(keys).tolist() == HASHES
+    nested = pl.DataFrame({"key": [[1, 2], None, [1]]}, schema={"key": pl.List(pl.Int64)})
+    assert hashes_of(nested).tolist() == [2344479191, 853646824, 2375623224]
     assert hashes_of(pl.DataFrame({"x": [0.0, -0.0]})).tolist()[0] == hashes_of(pl.DataFrame({"x": [-0.0]})).tolist()[0]
 
 

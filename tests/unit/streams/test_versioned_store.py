@@ -102,9 +102,6 @@ def test_a_batch_sees_a_keys_versions_from_before_it() -> None:
     again = opened()
     again.restore("a", before)
     assert list(again.packed_entries()) == [("a", before)]
-    again.restore("a", None)
-    again.restore("a", None)
-    assert list(again.packed_entries()) == []
 
 
 @given(
