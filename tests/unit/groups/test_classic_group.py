@@ -177,6 +177,11 @@ def test_a_group_takes_no_more_members_than_allowed() -> None:
     assert isinstance(world.answers[world.join()], GroupMaxSizeReachedError)
 
 
+def test_a_group_of_the_greatest_allowed_size_is_stable_after_a_restart() -> None:
+    world = restored("m0", "m1", leader="m0", settings=GroupSettings(max_size=2))
+    assert world.group.state is GroupState.STABLE
+
+
 def test_of_too_many_members_those_that_join_again_last_are_refused() -> None:
     world = restored("m0", "m1", "m2", leader="m0", settings=GroupSettings(max_size=2))
     assert world.group.state is GroupState.PREPARING_REBALANCE

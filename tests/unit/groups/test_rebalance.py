@@ -80,6 +80,22 @@ def test_a_member_whose_caller_has_gone_asks_for_its_assignment_again() -> None:
     assert world.answers[again].assignment == b"all"
 
 
+def test_members_have_a_session_from_the_answer_to_their_join() -> None:
+    fields = {"rebalance_timeout_ms": 10 * SESSION_MS}
+    world = World()
+    members = world.stable("a", "b", **fields)
+    world.join(members["a"].member_id, **fields)
+    for _ in range(3):
+        world.pass_time(SESSION_MS - 1)
+        world.refusal("heartbeat", members["b"])
+    world.join(members["b"].member_id, **fields)
+    assert world.group.state is GroupState.COMPLETING_REBALANCE
+    world.pass_time(SESSION_MS - 1)
+    assert len(world.group.members) == 2
+    world.pass_time(1)
+    assert world.group.state is GroupState.EMPTY
+
+
 def test_each_member_has_a_session_after_the_rebalance() -> None:
     world = World()
     members = world.stable("a", "b")

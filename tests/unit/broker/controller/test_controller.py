@@ -308,6 +308,7 @@ def test_a_failed_disk_of_a_topic_that_is_gone_does_not_concern_the_next_topic_o
     for each in (world.assignments, world.leadership, world.topic_ids):
         each.clear()  # type: ignore[attr-defined]
     world.event("topics_changed")
+    assert controller_of(world).context.replica_state(PartitionReplica(tp("t-0"), 2)) is ReplicaState.NON_EXISTENT
     world.start(4)
     assert not any(request.partitions for request in world.requests_of(UpdateMetadataRequest, 4))
     world.create("t", (2, 1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from millrace_broker.controller import Occasion
 
 from .world import LeaderAndIsrRequest, UpdateMetadataRequest, World, tp
@@ -36,6 +38,23 @@ def test_replicas_are_told_that_another_one_has_left_the_isr() -> None:
     for broker_id in (1, 2):
         told = world.requests_of(LeaderAndIsrRequest, broker_id)[-1].partitions[tp("t-0")]
         assert (told.leadership.leader, told.leadership.isr, told.is_new) == (1, (1, 2), False)
+
+
+def test_the_leader_is_told_the_present_state_when_a_replica_out_of_the_isr_goes() -> None:
+    world = with_topic(1, 2)
+    world.leadership[tp("t-0")] = replace(world.leadership[tp("t-0")], isr=(1,), partition_epoch=5)
+    world.stop(2)
+    told = world.requests_of(LeaderAndIsrRequest, 1)[-1].partitions[tp("t-0")]
+    assert told.leadership == world.leadership[tp("t-0")]
+    assert (told.leadership.isr, told.leadership.partition_epoch) == ((1,), 5)
+
+
+def test_a_failed_disk_is_handled_once_and_only_of_a_live_broker() -> None:
+    world = with_topic(1, 2)
+    for broker_id, is_handled in ((2, True), (2, False), (9, False)):
+        world.effects.clear()
+        world.event("replicas_failed", broker_id, [tp("t-0"), tp("x-0")])
+        assert bool(world.effects) is is_handled
 
 
 def test_a_topic_that_never_had_a_leader_is_deleted() -> None:
