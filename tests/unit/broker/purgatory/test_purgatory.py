@@ -156,6 +156,39 @@ def test_nothing_waits_in_a_purgatory_that_is_closed(purgatory):
     assert (operation.answers, operation.expirations) == ([False], 0)
 
 
+def test_an_operation_expires_at_its_time_and_is_forgotten_under_all_its_keys():
+    clock = ManualClock()
+    timer = Timer(clock)
+    purgatory = Purgatory("test", timer)
+    counters = {"a": 0, "b": 0}
+    short, long = (Threshold(counters, ["a", "b", "a"], 1, delay_ms) for delay_ms in (10, 20))
+    for operation in (short, long):
+        assert not purgatory.complete_or_watch(operation, operation.keys)
+    assert purgatory.statistics() == PurgatoryStatistics(delayed=2, watched=4, completed=0, expired=0)
+    assert (purgatory.waiting("a"), purgatory.waiting("c")) == (2, 0)
+    clock.seconds += 0.009
+    assert timer.turn() == 0
+    clock.seconds += 0.002
+    assert timer.turn() == 1
+    assert (short.expirations, short.answers, long.is_completed) == (1, [False], False)
+    assert purgatory.statistics() == PurgatoryStatistics(delayed=1, watched=2, completed=1, expired=1)
+    assert (purgatory.complete_all("a"), purgatory.complete_all("a")) == (1, 0)
+    assert (long.expirations, long.answers) == (0, [False])
+    assert purgatory.statistics() == PurgatoryStatistics(delayed=0, watched=0, completed=2, expired=1)
+    clock.seconds += 1
+    assert timer.turn() == 0
+
+
+def test_a_change_completes_only_the_operations_that_are_satisfied(purgatory):
+    counters = {"a": 0}
+    operations = [Threshold(counters, ["a"], enough, 1000) for enough in (1, 2)]
+    for operation in operations:
+        purgatory.complete_or_watch(operation, ["a"])
+    counters["a"] = 1
+    assert (purgatory.check("a"), purgatory.check("a"), purgatory.check("unknown")) == (1, 0, 0)
+    assert [operation.is_completed for operation in operations] == [True, False]
+
+
 def test_operations_are_checked_in_order_of_arrival(purgatory):
     counters, order = {"a": 0}, []
     for number in range(5):

@@ -87,6 +87,38 @@ def test_a_timer_far_away_is_reached_in_few_steps(delay, wheel_size):
     assert steps <= levels
 
 
+@pytest.mark.parametrize("start_ms", [0, 1_000_003])
+@pytest.mark.parametrize("step_ms", [1, 7])
+def test_timers_of_all_wheels_expire_at_their_deadlines(start_ms, step_ms):
+    wheel = TimingWheel(start_ms, wheel_size=4)
+    started = [entry(start_ms + delay) for delay in range(300, 0, -1)]
+    assert all(wheel.add(each) for each in started)
+    assert not any(wheel.add(entry(start_ms - delay)) for delay in (0, 1))
+    assert (len(wheel), wheel.next_due_ms()) == (300, start_ms + 1)
+    for now_ms in range(start_ms, start_ms + 310, step_ms):
+        expired = [each.deadline_ms for each in wheel.advance(now_ms)]
+        assert expired == [each for each in range(now_ms - step_ms + 1, now_ms + 1) if 0 < each - start_ms <= 300]
+        assert len(wheel) == max(0, 300 - (now_ms - start_ms))
+    assert wheel.next_due_ms() is None
+    assert not any(each.is_pending for each in started)
+
+
+def test_cancelled_timers_do_not_expire_and_their_slot_is_used_again():
+    wheel = TimingWheel(0, wheel_size=4)
+    first, second = entry(3), entry(3)
+    for each in (first, second):
+        wheel.add(each)
+    assert wheel.next_due_ms() == 3
+    assert first.cancel()
+    assert len(wheel) == 1
+    assert second.cancel()
+    assert (len(wheel), wheel.next_due_ms()) == (0, None)
+    again = entry(3)
+    wheel.add(again)
+    assert wheel.next_due_ms() == 3
+    assert wheel.advance(3) == [again]
+
+
 def test_a_timer_is_in_one_wheel():
     wheel, started = TimingWheel(0), entry(5)
     wheel.add(started)
