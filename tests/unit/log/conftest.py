@@ -72,11 +72,18 @@ class FailingFiles(OsFiles):
         self.refuses_sync = False
         self.refuses_open = False
         self.refuses_remove = False
+        self.removals: list[str] = []
+        """The names of removed files, with "sync" for each sync of a directory."""
 
     def remove(self, path: Path) -> None:
         if self.refuses_remove:
             raise StorageError("input/output error")
         super().remove(path)
+        self.removals.append(path.name)
+
+    def sync_directory(self, path: Path) -> None:
+        super().sync_directory(path)
+        self.removals.append("sync")
 
     def open(self, path: Path, *, create: bool = False) -> FailingFile:
         if self.refuses_open:

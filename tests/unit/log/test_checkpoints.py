@@ -65,6 +65,14 @@ def test_no_file_and_an_empty_one_hold_nothing(tmp_path: Path, content: str | No
     assert read_epochs(OsFiles(), path) == []
 
 
+@pytest.mark.parametrize("line", ["1", "1 x", "x 1", "1 2 3", ""])
+def test_damaged_epochs_are_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "leader-epoch-checkpoint"
+    path.write_text(f"0\n2\n0 0\n{line}\n")
+    with pytest.raises(StorageError, match=f"damaged: '{line}' is not '<epoch> <start offset>'"):
+        read_epochs(OsFiles(), path)
+
+
 @pytest.mark.parametrize("content", ["0\n", "1\n0\n", "0\n2\na 0 1\n", "0\n1\na 0\n", "0\n1\na b 1\n", "\xff\n0\n"])
 def test_damage_is_noticed(tmp_path: Path, content: str) -> None:
     path = tmp_path / "checkpoint"

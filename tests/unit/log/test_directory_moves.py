@@ -241,7 +241,44 @@ def test_the_next_start_completes_a_decided_move(tmp_path: Path, clock: Any, is_
     assert names_in(tmp_path) == ["b/orders-0"]
     assert again.by_directory()[tmp_path / "b"].keys() == {KEY}
     assert again.logs()[0].log_end_offset == 10
+    if is_source_there:  # then the checkpoints of its directory count for no later partition of the name
+        again.delete_log(*KEY)
+        assert again.create_log("orders", uuid4(), 0).directory == source
+        crash(again)
+        again = open_manager(tmp_path, clock)
+        assert (again.logs()[0].log_end_offset, again.offline()) == (0, {})
     again.close()
+
+
+def test_the_old_directory_keeps_no_offsets_for_a_later_partition_of_the_name(
+    manager: LogManager, tmp_path: Path, clock: Any
+) -> None:
+    log = manager.create_log("orders", TOPIC_ID, 0)
+    fill(log, 10)
+    log.flush()
+    manager.checkpoint()
+    manager.moves.request(KEY, tmp_path / "b")
+    eventually(lambda: moved(manager, "b") and not manager.moves._targets, "the move")
+    manager.delete_log(*KEY)
+    assert manager.create_log("orders", uuid4(), 0).directory == tmp_path / "a" / "orders-0"
+    crash(manager)
+    again = open_manager(tmp_path, clock)
+    assert (again.logs()[0].log_end_offset, again.offline()) == (0, {})
+    again.close()
+
+
+def test_each_step_of_a_decided_move_is_durable_before_the_next(tmp_path: Path, clock: Any) -> None:
+    manager = open_manager(tmp_path, clock)
+    fill(manager.create_log("orders", TOPIC_ID, 0), 10)
+    manager.close()
+    name = directory_name_under_way(*KEY, uuid4().hex, MOVED_DIRECTORY)
+    shutil.copytree(tmp_path / "a" / "orders-0", tmp_path / "b" / name)
+    files, seen = RefusingFiles(), []
+    files.refuses = lambda operation, path: seen.append(f"{operation} {path.relative_to(tmp_path)}") or 0  # type: ignore[func-returns-value]
+    open_manager(tmp_path, clock, files).close()
+    first, second = seen.index("rename a/orders-0"), seen.index(f"rename b/{name}")
+    assert seen[first + 1 : second] == ["sync_directory a"]
+    assert seen[second + 1] == "sync_directory b"
 
 
 def test_a_move_that_cannot_begin_is_given_up_until_it_is_requested_again(tmp_path: Path, clock: Any) -> None:

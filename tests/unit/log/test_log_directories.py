@@ -120,7 +120,7 @@ def test_leftovers_of_an_interrupted_replacement_are_removed(
     open_manager: Callable[..., LogManager], tmp_path: Path
 ) -> None:
     (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "recovery-point-offset-checkpoint.tmp").write_text("half")
+    (tmp_path / "data" / "no-checkpoint.tmp").write_text("half")
     open_manager()
     assert not list((tmp_path / "data").glob("*.tmp"))
 

@@ -177,6 +177,8 @@ def test_a_roll_whose_new_segment_cannot_be_removed_takes_the_partition_offline(
         with pytest.raises(StorageError, match="accepts no appends because its disk failed"):
             log.append(batch([1]))
     else:
+        assert disk.removals.index(f"{1:020}.log") < len(disk.removals) - 1
+        assert disk.removals[-1] == "sync", "a power failure does not bring it back"
         assert log.append(batch([1])).base_offset == 1
     assert len(log.segments) == 1
 

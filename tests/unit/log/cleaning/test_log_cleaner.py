@@ -191,3 +191,16 @@ def test_compact_and_delete_do_both(open_manager: Open) -> None:
     assert contents(deleting) == {}
     assert compacting.apply_retention() == 0
     assert len(contents(compacting)) == 5
+
+
+def test_truncation_lowers_the_offset_up_to_which_a_partition_is_clean(open_manager: Open) -> None:
+    manager = open_manager()
+    log = manager.create_log("orders", UUID(int=1), 0, COMPACT)
+    fill(manager, log)
+    cleaner, key = cleaner_of(manager), ("orders", 0)
+    directory = log.directory.parent
+    eventually(lambda: cleaner._checkpoints.get(directory, key) == 80)
+    assert manager.truncate({key: 78}) == {}
+    assert cleaner._checkpoints.get(directory, key) == log.log_end_offset == 78
+    manager.begin_at("orders", 0, 100)
+    assert cleaner._checkpoints.get(directory, key) == 0
