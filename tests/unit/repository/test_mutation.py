@@ -15,7 +15,7 @@ from tests.mutation.__main__ import draw, read_state, tree_digest
 from tests.mutation.judging import Coverage, Judgement, Verdict
 from tests.mutation.kills import Kills, code_digest
 from tests.mutation.mutants import Mutant, find_mutants, install, live_functions, names_of
-from tests.mutation.report import Reason, page_text, score, summary
+from tests.mutation.report import Reason, page_text, read_reasons, score, summary
 from tests.mutation.scope import ROOT, modules
 
 MODULE = '''
@@ -259,3 +259,9 @@ def test_mutants_are_judged_and_a_second_run_continues_where_the_first_stopped(t
     assert again.keys() == verdicts.keys()
     assert state.read_text().splitlines()[:-1] == kept
     assert json.loads(state.read_text().splitlines()[-1])["name"] == dropped
+
+
+def test_each_survivor_has_one_entry_with_a_class_and_a_reason() -> None:
+    reasons = read_reasons()
+    assert all(each.where and each.reason for each in reasons)
+    assert len({(each.where, each.change) for each in reasons}) == len(reasons)
