@@ -29,7 +29,7 @@ from millrace_streams.frames.evaluation import to_arrow
 from millrace_streams.layout import Layout
 from millrace_streams.state.hashing import hashable
 from millrace_streams.steps.batch import HEADERS, OFFSET, PARTITION, SEQUENCE, TIMESTAMP, TOMBSTONE, TOPIC, Batch, Rows
-from millrace_streams.steps.flow import CHANNEL, ROOT, Flow, Marks, Origin
+from millrace_streams.steps.flow import CHANNEL, ROOT, Flow, Marks, Origin, in_order
 from millrace_streams.windows import Windowed
 
 ORDER: Final = "__order"
@@ -172,6 +172,12 @@ def _number(rows: pl.DataFrame) -> tuple[Rows, Roots]:
     place_changes = _changes(topic, partition)
     begins = place_changes | _changes(offset)
     order = _never_back(order, np.flatnonzero(place_changes))
+    if begins.all() and _is_sorted(order):
+        # The usual batch has a row per record, and the order of offsets is that of records.
+        numbers = np.empty(len(order), dtype=np.int64)
+        numbers[sorting] = np.arange(len(order))
+        headers = rows[HEADERS].gather(sorting) if HEADERS in rows.columns else None
+        return numbers, Roots(order, topic, partition, offset, headers)
     first = np.flatnonzero(begins)
     # Rows of one record have the order of the last of them.
     last = np.append(first[1:], len(order)) - 1 if len(first) else first
@@ -218,7 +224,7 @@ def _marks(frame: pl.DataFrame, roots: Rows, forks: int) -> Marks:
 
 def _in_order(frame: pl.DataFrame, marks: Marks, layout: Layout) -> Flow:
     if marks[:, ROOT + 1 :].any() or not _is_sorted(marks[:, ROOT]):
-        order = np.lexsort(marks.T[::-1])
+        order = in_order(marks)
         frame, marks = frame[order], marks[order]
     return Flow(_batch(frame, layout), marks)
 

@@ -242,7 +242,7 @@ def _unpacked(runs: Sequence[Packed]) -> pl.DataFrame:
     frames = [run.frame for run in runs]
     if len(frames) == 1:
         return frames[0]
-    rows = pl.concat(frames, how="diagonal")
+    rows = pl.concat(frames, how="diagonal", rechunk=True)
     if TOMBSTONE in rows.columns:
         # Runs without a tombstone lack the tombstone column.
         return rows.with_columns(pl.col(TOMBSTONE).fill_null(False))

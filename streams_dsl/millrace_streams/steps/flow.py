@@ -101,8 +101,8 @@ class Inputs:
 
     batches: tuple[Batch, ...]
     marks: Marks
-    sides: Sequence[int]
-    rows: Sequence[int]
+    sides: Rows
+    rows: Rows
     origin: Callable[[int], Origin]
     ticks: Ticks | None = None
     wall_clock_ms: int = 0
@@ -117,7 +117,7 @@ class Inputs:
 
     def turns(self) -> Iterator[tuple[int, int, int]]:
         """Yield turn, side and row, in order."""
-        return zip(range(len(self.rows)), self.sides, self.rows, strict=True)
+        return zip(range(len(self.rows)), self.sides.tolist(), self.rows.tolist(), strict=True)
 
     def by_turn(self) -> tuple[list[Any], list[Any], list[int]]:
         """Return keys, values and times of all parents' rows, in order."""
@@ -133,7 +133,7 @@ class Inputs:
             case [alone]:
                 return alone
         begins = np.cumsum([0, *(len(each) for each in lists)])
-        places = begins[np.asarray(self.sides, dtype=np.int64)] + np.asarray(self.rows, dtype=np.int64)
+        places = begins[self.sides] + self.rows
         whole = list(chain.from_iterable(lists))
         return list(map(whole.__getitem__, places.tolist()))
 
@@ -303,15 +303,21 @@ class Emitted:
         return latest
 
 
-def interleave(flows: Sequence[Flow]) -> tuple[Marks, Sequence[int], Sequence[int]]:
+def interleave(flows: Sequence[Flow]) -> tuple[Marks, Rows, Rows]:
     """Return the processing order of rows of several flows: their marks, and side and row of each turn."""
     filled = [side for side, flow in enumerate(flows) if len(flow.marks)] or [0]
     match filled:
         case [side]:
             marks = flows[side].marks
-            return marks, filled * len(marks), range(len(marks))
+            return marks, np.full(len(marks), side), np.arange(len(marks))
     marks = np.concatenate([flow.marks for flow in flows])
     sides = np.concatenate([np.full(len(flow.marks), side) for side, flow in enumerate(flows)])
     rows = np.concatenate([np.arange(len(flow.marks)) for flow in flows])
-    order = np.lexsort(marks.T[::-1])
-    return marks[order], sides[order].tolist(), rows[order].tolist()
+    order = in_order(marks)
+    return marks[order], sides[order], rows[order]
+
+
+def in_order(marks: Marks) -> Rows:
+    """Return the rows of marks in processing order. Most marks are equal in all rows, and are not compared."""
+    differing = [mark for mark in marks.T if len(mark) and (mark != mark[0]).any()]
+    return np.lexsort(differing[::-1]) if differing else np.arange(len(marks))

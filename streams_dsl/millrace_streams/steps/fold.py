@@ -175,6 +175,7 @@ class FoldStep:
 
     def _fold_records(self, inputs: Inputs, store: Any, place: Place) -> Output:
         keys, values, times = inputs.by_turn()
+        sides = inputs.sides.tolist()
         turns = [
             turn
             for turn, (key, value) in enumerate(zip(keys, values, strict=True))
@@ -184,8 +185,8 @@ class FoldStep:
             values = self.named.lifted(inputs.batch)
         stream_times = np.zeros(len(turns), dtype=np.int64)
         if self.node.window is not None:
-            stream_times = _stream_times(store, inputs.sides, times, turns)
-        work = Folding(self.node, self.folds, store, keys, values, times, inputs.sides, turns, stream_times, place)
+            stream_times = _stream_times(store, sides, times, turns)
+        work = Folding(self.node, self.folds, store, keys, values, times, sides, turns, stream_times, place)
         work.out.dropped = len(keys) - len(turns)
         self.want_records(work)
         for turn, stream_time_ms in zip(turns, stream_times.tolist(), strict=True):

@@ -50,7 +50,7 @@ class MergeStep(StatelessStep):
     def run(self, inputs: Inputs, state: State) -> Output:
         """Return the rows of all parents, in order."""
         heights = np.cumsum([0, *(batch.height for batch in inputs.batches)])
-        rows = heights[np.asarray(inputs.sides, dtype=np.int64)] + np.asarray(inputs.rows, dtype=np.int64)
+        rows = heights[inputs.sides] + inputs.rows
         result = self.operator.result
         whole: Batch = concatenate(result, [_named(batch, result) for batch in inputs.batches])
         return Output(whole.take(rows))

@@ -20,7 +20,7 @@ from millrace_streams.graph import SourceNode
 from millrace_streams.layout import Layout
 from millrace_streams.steps.batch import HEADERS, OFFSET, SEQUENCE, TIMESTAMP, TOMBSTONE, Batch, Rows
 from millrace_streams.steps.deserialization import Deserializer
-from millrace_streams.steps.flow import FIXED, ROOT, Inputs, Origin
+from millrace_streams.steps.flow import Inputs, Origin
 from millrace_streams.steps.operator import Operator, State
 from millrace_streams.steps.registry import make_step
 
@@ -58,9 +58,11 @@ class Reader:
         batch, rows, dropped = self.run_batch(Batch.of_frame(self.layout, typed), offsets, partition)
         frame = batch.frame
         reserved = [TIMESTAMP, TOMBSTONE] if TOMBSTONE in frame.columns else [TIMESTAMP]
-        places = [decoded[name].gather(rows) for name in (OFFSET, SEQUENCE) if name in decoded.columns]
+        beside = [decoded[name] for name in (OFFSET, SEQUENCE) if name in decoded.columns]
         if HEADERS in decoded.columns and decoded[HEADERS].null_count() < decoded.height:
-            places.append(decoded[HEADERS].gather(rows))
+            beside.append(decoded[HEADERS])
+        # Without operators all rows are kept.
+        places = [column.gather(rows) for column in beside] if self.operators else beside
         return frame.select(*batch.layout.names, *reserved).with_columns(places), dropped
 
     def run_batch(self, batch: Batch, offsets: Rows, partition: int) -> Read:
@@ -77,13 +79,11 @@ class Reader:
         return Read(batch, rows, dropped)
 
     def _inputs(self, batch: Batch, offsets: Rows, partition: int) -> Inputs:
-        marks = np.zeros((batch.height, FIXED), dtype=np.int64)
-        marks[:, ROOT] = offsets
         return Inputs(
             batches=(batch,),
-            marks=marks,
-            sides=[0] * batch.height,
-            rows=range(batch.height),
+            marks=offsets[:, np.newaxis],  # the root marks, because nothing forks or moves before the task
+            sides=np.zeros(batch.height, dtype=np.int64),
+            rows=np.arange(batch.height),
             origin=lambda offset: Origin(self.source.topic, partition, offset),
         )
 

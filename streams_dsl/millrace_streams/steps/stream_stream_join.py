@@ -59,7 +59,7 @@ class StreamStreamJoinStep:
         for store in sides:
             assert isinstance(store, KeyValueStore)
             store.want(wanted)
-        for turn, side in enumerate(inputs.sides):
+        for turn, side in enumerate(inputs.sides.tolist()):
             join.turn, join.side = turn, side
             join.handle(keys[turn], values[turn], times[turn])
         left, right = self.operator.inputs

@@ -101,10 +101,9 @@ class StreamTableJoinStep:
         numbers = _numbered(keys, distinct)
         turns = np.arange(stream.height)
         if table.height:
-            sides = np.asarray(inputs.sides)
-            turns = np.flatnonzero(sides == _STREAM)
+            turns = np.flatnonzero(inputs.sides == _STREAM)
             changes = table.frame.select(table.layout.key_columns)
-            changed = _newest_before(keys, turns[counted], changes, np.flatnonzero(sides != _STREAM))
+            changed = _newest_before(keys, turns[counted], changes, np.flatnonzero(inputs.sides != _STREAM))
             numbers = np.where(changed >= 0, changed + len(values), numbers)
             values += table.values
         there = np.asarray([is_left or value is not None for value in values], dtype=np.bool_)[numbers]

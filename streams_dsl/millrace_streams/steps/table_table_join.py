@@ -43,7 +43,7 @@ class TableTableJoinStep:
 
     def _find(self, inputs: Inputs, state: State) -> _Found:
         """Return the changes that give a result, each with the row of the other side."""
-        found = _Found(*inputs.by_turn(), inputs.olds_by_turn(), inputs.sides)
+        found = _Found(*inputs.by_turn(), inputs.olds_by_turn(), inputs.sides.tolist())
         tables: list[dict[Any, Any]] = [view.rows for view in self._views(inputs, state)]
         alone = (self._answers_alone(0), self._answers_alone(1))
         outdated = self._outdated(inputs)

@@ -193,7 +193,7 @@ class Task:
         if not flows:
             return Ticks([], root_marks(NO_ROWS, self.steps))
         marks, sides, rows = interleave(flows)
-        times = [flows[side].batch.times[row] for side, row in zip(sides, rows, strict=True)]
+        times = [flows[side].batch.times[row] for side, row in zip(sides.tolist(), rows.tolist(), strict=True)]
         return Ticks(times, marks)
 
     def _take_over(self) -> dict[str, StateDelta]:
