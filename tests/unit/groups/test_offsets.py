@@ -173,6 +173,8 @@ def test_of_a_stable_group_only_what_it_does_not_read_any_more_expires() -> None
     offsets.apply(T0, commit(1, position=1))
     offsets.apply(("u", 0), commit(1, position=2))
     stable = {"state": GroupState.STABLE, "subscribed_topics": frozenset("t")}
+    assert expired(offsets, 1099, **stable) == []
+    assert expired(offsets, 1100, **stable) == [("u", 0)]
     assert expired(offsets, 10_000, **stable) == [("u", 0)]
     assert expired(offsets, 10_000, **{**stable, "state": GroupState.PREPARING_REBALANCE}) == []
     assert expired(offsets, 10_000, **{**stable, "subscribed_topics": None}) == []

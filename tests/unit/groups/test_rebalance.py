@@ -96,6 +96,26 @@ def test_members_have_a_session_from_the_answer_to_their_join() -> None:
     assert world.group.state is GroupState.EMPTY
 
 
+def test_members_have_a_session_from_the_answer_to_their_sync() -> None:
+    fields = {"rebalance_timeout_ms": 10 * SESSION_MS}
+    world = World()
+    calls = [world.join(world.new_member_id(), **fields) for _ in "ab"]
+    world.pass_time(6000)
+    leader, follower = (Identity(member_id=world.answers[call].member_id, generation_id=1) for call in calls)
+    world.sync(follower)
+    for _ in range(3):
+        world.pass_time(SESSION_MS - 1)
+        world.refusal("heartbeat", leader)
+    synced = world.sync(leader)
+    world.stores_done()
+    assert (world.answers[synced].protocol_type, world.answers[synced].protocol_name) == ("consumer", "range")
+    assert {key.kind for key in world.timers} == {TimerKind.SESSION}
+    world.pass_time(SESSION_MS - 1)
+    assert (len(world.group.members), world.group.is_empty) == (2, False)
+    world.pass_time(1)
+    assert (len(world.group.members), world.group.is_empty) == (0, True)
+
+
 def test_each_member_has_a_session_after_the_rebalance() -> None:
     world = World()
     members = world.stable("a", "b")

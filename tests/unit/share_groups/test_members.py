@@ -77,6 +77,14 @@ def test_another_subscription_raises_the_epoch_and_the_same_one_does_not() -> No
     assert subscribe(3, "u") == (4, {"u": (0, 1)})
 
 
+@pytest.mark.parametrize(
+    ("count", "expected"), [(1, [(0, 1, 2)]), (2, [(0, 2), (1,)]), (3, [(0,), (1,), (2,)]), (4, [(0, 1, 2)] * 4)]
+)
+def test_more_members_than_partitions_read_all_of_them(count: int, expected: list[tuple[int, ...]]) -> None:
+    target = assign({"t": 3}, {member_id: frozenset("t") for member_id in "abcd"[:count]})
+    assert [target[member_id]["t"] for member_id in "abcd"[:count]] == expected
+
+
 def test_new_partitions_are_assigned() -> None:
     group = members()
     join(group, "a", "new")

@@ -14,7 +14,7 @@ from millrace.errors import (
     InvalidProducerIdMappingError,
 )
 from millrace_broker.transactions import Attempt, ProducerIdAndEpoch, TransactionalProducer, TransactionMetadata
-from millrace_broker.transactions.metadata import ExternalCommit
+from millrace_broker.transactions.metadata import LAST_EPOCH, ExternalCommit
 from millrace_broker.transactions.state_manager import StateChange, TransactionStateManager
 
 IN_USE = (TransactionState.ONGOING, TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
@@ -58,6 +58,13 @@ def test_open_transactions_are_in_the_order_of_their_ids() -> None:
     manager.apply(StateChange((transaction("c", TransactionState.PREPARE_ABORT),)))
     assert [each.transactional_id for each in manager.open()] == ["a"]
     assert (len(manager), manager.find("b")) == (2, None)
+
+
+@pytest.mark.parametrize(("epoch", "needs_id"), [(LAST_EPOCH - 1, False), (LAST_EPOCH, True)])
+def test_the_end_of_the_last_epoch_needs_a_producer_id(epoch: int, needs_id: bool) -> None:
+    manager = manager_of(replace(transaction("a", TransactionState.ONGOING), epoch=epoch))
+    assert manager.end_needs_producer_id("a") is needs_id
+    assert manager.end_needs_producer_id("unknown") is False
 
 
 def test_records_are_verified_against_the_open_transaction() -> None:

@@ -49,6 +49,15 @@ def test_the_leader_is_told_the_present_state_when_a_replica_out_of_the_isr_goes
     assert (told.leadership.isr, told.leadership.partition_epoch) == ((1,), 5)
 
 
+def test_a_controller_that_is_elected_again_knows_only_what_is_in_zookeeper() -> None:
+    world = with_topic(1, 2)
+    world.event("shut_down", 2, world.brokers[2].epoch)
+    world.event("replicas_failed", 3, [tp("t-0")])
+    world.event("elect")
+    world.create("v", (2, 3))
+    assert world.led("v-0") == (2, 0, (2, 3))
+
+
 def test_a_failed_disk_is_handled_once_and_only_of_a_live_broker() -> None:
     world = with_topic(1, 2)
     for broker_id, is_handled in ((2, True), (2, False), (9, False)):

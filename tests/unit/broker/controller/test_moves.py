@@ -341,6 +341,8 @@ def test_a_reassignment_whose_new_replicas_are_all_away_ends_when_they_are_back(
     world.stop(1, 3)
     world.elect(2)
     assert world.led("t-0")[0] == -1
+    [answer] = world.event("reassign", {tp("t-0"): None}).values()
+    assert isinstance(answer, InvalidReplicaAssignmentError), "only the new replica has all records"
     world.start(1)
     world.settle()
     assert world.assignments[tp("t-0")].is_being_reassigned

@@ -131,9 +131,10 @@ def test_a_follower_had_caught_up_when_it_asked_for_what_came_after_the_end_of_t
 
 def test_a_follower_that_fetches_the_same_old_offset_again_does_not_catch_up() -> None:
     leader = leading()
+    leader.appended(20, NOW)
     for at_ms in (0, LAG):
         for follower in (2, 3):
-            leader.fetched(follower, 9, 0, NOW + at_ms)
+            leader.fetched(follower, 12, 0, NOW + at_ms)
     assert leader.check_lag(NOW + LAG).alter_isr is None
     assert leader.check_lag(NOW + LAG + 1).alter_isr == AlterIsr(isr=(1,), leader_epoch=5, partition_epoch=7)
 
