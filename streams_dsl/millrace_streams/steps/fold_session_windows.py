@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 
 from millrace_streams.graph import Fold
-from millrace_streams.steps.batch import TIMESTAMP, Batch, Rows
+from millrace_streams.steps.batch import NO_TIMESTAMP, TIMESTAMP, Batch, Rows
 from millrace_streams.steps.flow import Emitted, Output, Place
 from millrace_streams.steps.fold import Folding, FoldStep, begin, go_on
 from millrace_streams.steps.groups import group, rows_that_count
@@ -70,9 +70,6 @@ class SessionWindowsStep(FoldStep):
                 sessions.add(turn, values[row], times[row], closed_ms[turn], oldest_ms[turn])
             sessions.put_back(store, found)
             first = end
-        if turns:
-            # Also if the newest session was deleted.
-            store.numbers["newest_end"] = max(store.number("newest_end"), store.number("stream_time_0"))
         self._expire(store)
         return out.output(self.kept)
 
@@ -168,6 +165,9 @@ class _KeySessions:
         for session in self.kept:
             if (session.start, session.end) in self.changed:
                 store.put(Windowed(self.key, session.start, session.end), session.value)
+        # As in Kafka Streams, a session without an aggregate moves the store's time on as well.
+        newest_ms = max((end for _, end in self.changed), default=NO_TIMESTAMP)
+        store.numbers["newest_end"] = max(store.number("newest_end"), newest_ms)
 
     def _near(self, earliest_end_ms: int, latest_start_ms: int) -> list[_Session]:
         found = []

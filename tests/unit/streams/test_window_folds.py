@@ -239,3 +239,21 @@ def test_a_final_result_is_that_of_the_record_that_closed_the_window(window: Any
         for batch in [records] if at_once else [records[:2], records[2:]]:
             pipe(driver, *batch)
         assert driver.read_records("out")[0].value == "a2"
+
+
+@pytest.mark.parametrize("strategy", [UPDATE, CLOSE])
+@pytest.mark.parametrize(("now_ms", "kept"), [(40, ["a"]), (41, [])])
+def test_time_goes_by_for_sessions_also_by_one_whose_aggregate_is_none(
+    strategy: str, now_ms: int, kept: list[str]
+) -> None:
+    builder = StreamsBuilder()
+    grouped = builder.stream("in", **TYPES).group_by_key().windowed_by(sessions(10, grace=31)).emit_strategy(strategy)
+    folded = grouped.aggregate(
+        lambda: "", lambda key, value, total: None if key == "b" else total + value,
+        merger=lambda key, one, other: one + other, value="string", store="s",
+    )  # fmt: skip
+    folded.to_stream().to("out")
+    driver = TopologyTestDriver(builder.build())
+    pipe(driver, ("a", 0))
+    pipe(driver, ("b", now_ms))
+    assert [entry.key.key for entry in driver.entries("s")] == kept
