@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -288,6 +289,27 @@ def test_a_batch_that_claims_to_reach_over_the_next_one_is_damage(
     with pytest.raises(CorruptBatchError, match=f"no batch begins at position {3 * size}"):
         segment.offset_at(3 * size)
     assert segment.offset_at(4 * size) == 4
+
+
+def test_files_are_released_unless_another_thread_opens_them_or_they_grow(open_log: OpenLog, batch: Batch) -> None:
+    log = open_log()
+    log.append(batch([0]))
+    log.roll()
+    log.append(batch([1]))
+    sealed, growing = log.segments
+    file, appended = sealed.file(), growing.file()
+    with ThreadPoolExecutor(1) as other:
+        with sealed.lock:
+            assert not other.submit(sealed.try_release).result()
+        assert sealed.file() is file
+        assert other.submit(sealed.try_release).result()
+    assert sealed.file() is not file
+    assert growing.try_release()
+    assert growing.file() is appended
+    held = sealed.file()
+    sealed.leave()
+    assert sealed.try_release()
+    assert sealed.file() is held, "its name may belong to another segment by now"
 
 
 def test_a_missing_log_file_is_named(open_log: OpenLog, batch: Batch, tmp_path: Path) -> None:
