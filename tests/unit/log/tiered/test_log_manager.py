@@ -165,7 +165,9 @@ def test_only_logs_of_tiered_topics_are_copied_and_a_new_configuration_counts_at
     assert logs[1].remote is None
     fill(logs[0], batch, 10)
     tier(manager, logs[0], clock)
+    fill(logs[0], batch, 10)
     first = logs[0].first_base_offset
+    assert len(logs[0].segments) > 1
     assert [logs[0].is_remote(offset) for offset in (0, first - 1, first, first + 1)] == [True, True, False, False]
     manager.close()
 
