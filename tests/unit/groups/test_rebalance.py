@@ -51,6 +51,20 @@ def test_a_member_that_joins_before_the_assignment_is_written_makes_all_join_aga
     assert [each.assignment for each in world.group.members] == [b""] * 3
 
 
+def test_an_assignment_is_written_although_the_one_before_is_not_written_yet() -> None:
+    world, [leader, follower] = completing("a", "b")
+    world.sync(leader)
+    world.join(world.new_member_id())
+    for each in (leader, follower):
+        world.join(each.member_id)
+    leader = Identity(member_id=leader.member_id, generation_id=2)
+    synced = world.sync(leader, {leader.member_id: b"second"})
+    world.store_done()
+    assert synced in world.parked
+    world.store_done()
+    assert world.answers[synced].assignment == b"second"
+
+
 def test_the_first_assignment_of_the_leader_holds() -> None:
     world, [leader] = completing("a")
     first, second = (world.sync(leader, {leader.member_id: assignment}) for assignment in (b"first", b"second"))

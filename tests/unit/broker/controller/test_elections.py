@@ -66,6 +66,18 @@ def test_a_failed_disk_is_handled_once_and_only_of_a_live_broker() -> None:
         assert bool(world.effects) is is_handled
 
 
+def test_a_topic_that_is_removed_by_hand_is_reassigned_no_more() -> None:
+    world = with_topic(1, 2)
+    world.event("reassign", {tp("t-0"): (1, 3)})
+    for each in (world.assignments, world.leadership, world.topic_ids):
+        each.clear()  # type: ignore[attr-defined]
+    world.event("topics_changed")
+    world.start(3)
+    assert world.controller is not None
+    assert world.controller.context.reassigning == set()
+    assert world.assignments == {}
+
+
 def test_a_topic_that_never_had_a_leader_is_deleted() -> None:
     world = with_topic(1)
     world.create("u", (9,))
