@@ -209,8 +209,9 @@ def popped(buffer: TimeBuffer, until_ms: int) -> Iterator[tuple[Any, Any]]:
 calls = st.tuples(
     st.sampled_from(["put", "put", "put", "get", "before", "range", "next", "expire", "remove", "entries"]),
     st.sampled_from("abc"),
-    st.integers(0, 60),
-    st.integers(0, 9),
+    # Few times, so that calls often meet the same entry.
+    st.sampled_from([0, 3, 8, 16, 24, 40, 60]),
+    st.sampled_from([0, 3, 9]),
     st.none() | st.integers(0, 9),
 )
 
@@ -293,3 +294,19 @@ def test_two_changes_as_one_have_the_newer_entries_and_are_touched_if_either_is(
     assert first.followed_by(later) == Change(entries={"a": 1, "b": None}, numbers={"n": 2}, touched=True)
     assert later.followed_by(first) == Change(entries={"a": 1, "b": 2}, numbers={"n": 1}, touched=True)
     assert not later.followed_by(later).touched
+
+
+@pytest.mark.parametrize("kind", SPECS)
+@pytest.mark.parametrize("asked", ["get", "before", "range", "entries"])
+def test_an_entry_of_an_earlier_batch_is_loaded_when_it_is_asked_for(kind: str, asked: str) -> None:
+    spec, variables = SPECS[kind], MemoryVariables()
+    whole = new_store(spec)
+    called(whole, -1, ("put", "a", 40, 3, 7))
+    change = whole.commit()
+    kept_rows(spec, variables).save(packed(spec, change.entries.items()), change.numbers, whole.kept_from_ms)
+    expected = called(whole, -1, (asked, "a", 40, 3, 7))
+    assert expected
+    assert called(store_over(spec, kept_rows(spec, variables)), -1, (asked, "a", 40, 3, 7)) == expected
+    changed = store_over(spec, kept_rows(spec, variables))
+    called(changed, -1, ("put", "a", 40, 3, 8))
+    assert called(changed, -1, ("before", "a", 40, 3, 7)) == called(whole, -1, ("before", "a", 40, 3, 7))
