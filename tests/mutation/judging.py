@@ -32,7 +32,7 @@ from hypothesis import HealthCheck, Phase, settings
 from .mutants import Mutant, install, live_functions
 from .scope import ROOT
 
-BUDGET_SECONDS = 60.0
+BUDGET_SECONDS = 30.0
 """Of all tests that cover a line, the fastest ones judge. Together they take at most this time without a mutant."""
 MEMORY_BYTES = 6 << 30
 RECORDING_SECONDS_MAX = 1200

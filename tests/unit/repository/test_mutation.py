@@ -154,6 +154,8 @@ def test_a_seed_draws_the_same_mutants() -> None:
     assert one == again != other
     assert len(set(one)) == 20
     assert sorted(draw(candidates, 1, 5000)) == sorted(candidates)  # type: ignore[arg-type]
+    without = {name: mutant for name, mutant in candidates.items() if name != one[7]}
+    assert set(draw(without, 1, 20)) > set(one) - {one[7]}  # type: ignore[arg-type]
 
 
 def test_the_page_has_the_score_of_each_area_and_survivors_with_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
