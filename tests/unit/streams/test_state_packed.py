@@ -368,3 +368,21 @@ def test_only_rows_of_closing_windows_are_read() -> None:
     again = store_over(finals, kept_rows(finals, variables, limits))
     assert isinstance(again, TimeBuffer)
     assert len(again) == 40
+
+
+def test_stream_time_and_the_next_punctuation_are_kept() -> None:
+    class Tell:
+        def init(self, context: Any) -> None:
+            self.context = context
+            context.schedule(10, "stream_time", lambda time_ms: context.forward("tick", time_ms))
+
+        def process(self, record: Record) -> None:
+            self.context.forward(record.key, int(self.context.current_stream_time_ms))
+
+    builder = StreamsBuilder()
+    builder.stream("in", **TYPES).process(Tell).to("out")
+    driver = InTheLog(builder.build())
+    for time_ms in (50, 3, 59, 60):
+        driver.pipe_records([TestRecord("in", "a", 1, time_ms)])
+    found = [(record.key, record.value) for record in driver.read_records("out")]
+    assert found == [("a", 50), ("tick", 50), ("a", 50), ("a", 59), ("a", 60), ("tick", 60)]
