@@ -129,9 +129,8 @@ class Inputs:
         return self._in_order([batch.olds for batch in self.batches])
 
     def _in_order(self, lists: list[list[Any]]) -> list[Any]:
-        match lists:
-            case [alone]:
-                return alone
+        if len(lists) == 1:
+            return lists[0]
         begins = np.cumsum([0, *(len(each) for each in lists)])
         places = begins[self.sides] + self.rows
         whole = list(chain.from_iterable(lists))
@@ -306,10 +305,9 @@ class Emitted:
 def interleave(flows: Sequence[Flow]) -> tuple[Marks, Rows, Rows]:
     """Return the processing order of rows of several flows: their marks, and side and row of each turn."""
     filled = [side for side, flow in enumerate(flows) if len(flow.marks)] or [0]
-    match filled:
-        case [side]:
-            marks = flows[side].marks
-            return marks, np.full(len(marks), side), np.arange(len(marks))
+    if len(filled) == 1:
+        marks = flows[filled[0]].marks
+        return marks, np.full(len(marks), filled[0]), np.arange(len(marks))
     marks = np.concatenate([flow.marks for flow in flows])
     sides = np.concatenate([np.full(len(flow.marks), side) for side, flow in enumerate(flows)])
     rows = np.concatenate([np.arange(len(flow.marks)) for flow in flows])

@@ -101,9 +101,10 @@ class StreamTableJoinStep:
         numbers = _numbered(keys, distinct)
         turns = np.arange(stream.height)
         if table.height:
-            turns = np.flatnonzero(inputs.sides == _STREAM)
+            is_stream = inputs.sides == _STREAM
+            turns = np.flatnonzero(is_stream)
             changes = table.frame.select(table.layout.key_columns)
-            changed = _newest_before(keys, turns[counted], changes, np.flatnonzero(inputs.sides != _STREAM))
+            changed = _newest_before(keys, turns[counted], changes, np.flatnonzero(~is_stream))
             numbers = np.where(changed >= 0, changed + len(values), numbers)
             values += table.values
         there = np.asarray([is_left or value is not None for value in values], dtype=np.bool_)[numbers]

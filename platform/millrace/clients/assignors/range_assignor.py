@@ -118,18 +118,18 @@ def _deal_nearby(dealings: Sequence[_Dealing]) -> None:
     together: dict[tuple[tuple[str, ...], int], list[_Dealing]] = {}
     for dealing in dealings:
         together.setdefault((dealing.member_ids, dealing.count), []).append(dealing)
-    for first, *others in together.values():
-        if others:
-            _deal_together(first, others)
-        elif first.racks_matter:
-            first.deal_nearby()
+    for group in together.values():
+        if len(group) > 1:
+            _deal_together(group)
+        elif group[0].racks_matter:
+            group[0].deal_nearby()
 
 
-def _deal_together(first: _Dealing, others: Sequence[_Dealing]) -> None:
+def _deal_together(dealings: Sequence[_Dealing]) -> None:
     """Assign partition numbers, of all topics at once, to members that are near in all."""
+    first = dealings[0]
     if not first.has_racks:
         return
-    dealings = [first, *others]
     left = list(range(len(first.member_ids)))
     for number in range(first.count):
         for place in left:
