@@ -37,6 +37,10 @@ from millrace_streams import (
 )
 from millrace_streams import max as max_
 from millrace_streams import sum as sum_
+from millrace_streams.runners.batch import bounded_results
+from millrace_streams.runners.packed_rows import ROWS_PER_PAYLOAD
+from millrace_streams.runners.results import Results
+from millrace_streams.runners.source import Job, JobInputs
 from millrace_streams.runners.spreading import PARTITIONS_MAX, places, spread
 from millrace_streams.serdes import LONG
 
@@ -339,6 +343,36 @@ def test_spark_places_buckets_in_the_computed_partitions(spark: SparkSession) ->
     rows = placed.selectExpr("bucket", "place", "pmod(hash(place), 64) AS partition").collect()
     assert len({row.place for row in rows}) == len(rows)
     assert all(row.partition == row.bucket % PARTITIONS_MAX for row in rows if row.bucket < len(places()))
+
+
+@pytest.mark.parametrize("stages", ["no stage", "a stage with state"])
+def test_only_the_first_piece_of_a_tasks_results_is_collected_into_the_driver(spark: SparkSession, stages: str) -> None:
+    builder = StreamsBuilder()
+    numbers = builder.stream("numbers", key="long", value="long").filter(lambda number: number % 1000 == 0)
+    kept = numbers if stages == "no stage" else numbers.group_by_key().count().to_stream()
+    kept.to("kept")
+    collected = {}
+    for rows in (ROWS_PER_PAYLOAD // 2, 2 * ROWS_PER_PAYLOAD + 1000):
+        columns = [
+            "id AS key",
+            "id AS value",
+            "id AS __offset",
+            "0 AS __partition",
+            "timestamp_millis(id) AS __timestamp",
+        ]
+        frame = spark.range(0, rows, 1, 1).selectExpr(*columns)
+        job = Job.prepare(builder.build(), JobInputs(frames={"numbers": frame}))
+        packed = bounded_results(job, spark).persist()
+        try:
+            results = Results.of(packed, job.plan, job.buckets)
+            [sink] = job.plan.outputs
+            assert results.counts.records == rows
+            assert results.counts.rows[sink.name] == -(-rows // 1000)
+            collected[rows] = len(results.payloads.get(sink.name, ()))
+            assert results.unpacked(sink.name, job.plan.layouts[sink.name]).count() == -(-rows // 1000)
+        finally:
+            packed.unpersist()
+    assert list(collected.values()) == [1, 0]
 
 
 def test_no_connection_is_left_open_by_a_micro_batch(

@@ -6,8 +6,9 @@ steps. So records of one bucket travel as one row. ``stage`` is the receiving st
 counts the records read for it, and ``dropped`` the dropped ones. ``payload`` is an Arrow IPC stream or, with
 ``by_reference``, a reference by which the task reads the records.
 
-Rows that leave the topology have ``stage`` -1 and the sink's node as ``target``. A row without a target carries only
-``records`` and ``dropped``. Stages pass on rows of other stages.
+Rows that leave the topology have ``stage`` -1 and the sink's node as ``target``. A task (or bucket) can yield its
+results in several pieces; ``is_first`` is true in the first one. A row without a target carries only ``records`` and
+``dropped``. Stages pass on rows of other stages.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from millrace_streams.steps.batch import HEADERS, TIMESTAMP
 
 PACKED_DDL: Final = (
     "stage INT, bucket INT, target STRING, sequence BIGINT, rows BIGINT, records BIGINT, dropped BIGINT, "
-    "payload BINARY, by_reference BOOLEAN"
+    "payload BINARY, by_reference BOOLEAN, is_first BOOLEAN"
 )
 PACKED: Final = pa.schema(
     [
@@ -38,6 +39,7 @@ PACKED: Final = pa.schema(
         ("dropped", pa.int64()),
         ("payload", pa.binary()),
         ("by_reference", pa.bool_()),
+        ("is_first", pa.bool_()),
     ]
 )
 OUT: Final = -1
@@ -60,11 +62,17 @@ class Packed(NamedTuple):
     dropped: int = 0
     payload: bytes | pl.DataFrame = b""
     by_reference: bool = False
+    is_first: bool = True
 
     @property
     def frame(self) -> pl.DataFrame:
         """The payload as a frame; it is one already if the task itself read the records."""
         return unpack_frame(self.payload) if isinstance(self.payload, bytes) else self.payload
+
+
+def marked(rows: Iterable[Packed], *, is_first: bool) -> Iterator[Packed]:
+    """Yield the rows of the first or a later piece."""
+    return iter(rows) if is_first else (row._replace(is_first=False) for row in rows)
 
 
 def to_batches(rows: Iterable[Packed]) -> Iterator[pa.RecordBatch]:

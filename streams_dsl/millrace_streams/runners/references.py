@@ -54,6 +54,7 @@ def packed_references(references: DataFrame, prologue: Stage) -> DataFrame:
         nothing.alias("dropped"),
         F.col("reference").alias("payload"),
         F.lit(True).alias("by_reference"),
+        F.lit(True).alias("is_first"),
     )
 
 

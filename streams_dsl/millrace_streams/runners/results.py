@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _DRIVER_BYTES_MAX: Final = 8 * 2**20
-"""Most payload bytes that are collected into the driver."""
+"""Most payload bytes that are collected into the driver, if there is one task for each bucket."""
 LOCAL_ROWS_BYTES_MAX: Final = 64 * 2**10
 """Largest Arrow size of driver rows that become part of a plan, because each rule of Spark's planner visits them.
 
@@ -70,9 +70,9 @@ class Results:
     def of(cls, frame: DataFrame, plan: Plan, buckets: int) -> Results:
         """Run the task: count the output, and collect small results."""
         names = [*(node.name for node in plan.outputs), DEAD_LETTERS]
-        # Each bucket has at least one row per target, and some may be as large as this.
+        # Only the first piece of a task's results is collected: one row per target, which may be as large as this.
         bytes_max = _DRIVER_BYTES_MAX // (len(names) * buckets)
-        little = f"CASE WHEN length(payload) <= {bytes_max} THEN payload END AS payload"
+        little = f"CASE WHEN is_first AND length(payload) <= {bytes_max} THEN payload END AS payload"
         rows = frame.selectExpr("target", "rows", "records", "dropped", little).toArrow()
         counted = rows.group_by("target").aggregate([("rows", "sum")]).to_pylist()
         found = {row["target"]: row["rows_sum"] for row in counted}

@@ -31,6 +31,7 @@ from millrace_streams.runners.packed_rows import (
     ROWS_PER_PAYLOAD,
     Packed,
     from_batch,
+    marked,
     to_batches,
 )
 from millrace_streams.runners.shuffle import Roots, arrive, by_bucket, head_frame, repartition_frame
@@ -274,14 +275,15 @@ class SourceRun:
         """Yield the packed rows of a task's batches."""
         pending: list[pa.RecordBatch] = []
         rows = size_bytes = 0
+        is_first = True
         for batch in batches:
             pending.append(batch)
             rows += batch.num_rows
             size_bytes += batch.nbytes
             if rows >= ROWS_PER_PAYLOAD or size_bytes >= BYTES_PER_PAYLOAD_MAX:
-                yield from self._packed(pending)
-                pending, rows, size_bytes = [], 0, 0
-        yield from self._packed(pending)
+                yield from marked(self._packed(pending), is_first=is_first)
+                pending, rows, size_bytes, is_first = [], 0, 0, False
+        yield from marked(self._packed(pending), is_first=is_first)
 
     def _packed(self, batches: list[pa.RecordBatch]) -> Iterator[Packed]:
         if not batches:
@@ -417,6 +419,7 @@ class _Bucket:
         self._compacted_rows = 0
         self._dropped = 0
         self._records = 0
+        self._is_first = True
         self._waiting: list[Packed] = []
 
     def take(self, run: Packed) -> Iterator[Packed]:
@@ -425,7 +428,8 @@ class _Bucket:
         if self._worker_stage.puts_aside or not self._worker_stage.stage.incremental:
             self._waiting.append(run)
             return iter(())
-        return self._run([run])
+        is_first, self._is_first = self._is_first, False
+        return marked(self._run([run]), is_first=is_first)
 
     def _run(self, runs: list[Packed]) -> Iterator[Packed]:
         outcome = self._worker_stage.run(self._tasks, runs, self.number)
