@@ -46,6 +46,7 @@ from millrace.records.header import ReadableBuffer
 from millrace_broker.testing import EmbeddedBroker
 
 from . import planted_secrets
+from .distribution import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler
 from .durations import Recorder, longest_first
 from .jvm import use_short_lived_jvms
 from .planted_secrets import finest_log as finest_log
