@@ -174,6 +174,8 @@ class ReplicaCluster:
         await broker.replicas.close()
         logs = broker.logs
         logs._is_closed = True  # none of the steps of a clean stop
+        logs.moves.stop()
+        logs._background.stop()
         logs._directories.release()
         await server.stop()
         await self._introduce()
