@@ -16,7 +16,7 @@ import fcntl
 import mmap
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -208,10 +208,10 @@ def _plan_epochs(directory: Path, bases: list[int]) -> list[Repair]:
     epochs = known_epochs(directory)
     wrong: dict[Path, list[WrongEpoch]] = {}
     right = 0
-    for base in bases:
+    for base, entries in _kept_entries(directory, bases):
         path = directory / segment_file_name(base, LOG)
-        for entry in walk(path):
-            if isinstance(entry, Entry) and entry.header is not None and entry.is_valid:
+        for entry in entries:
+            if entry.header is not None:
                 found = wrong_epoch(epochs, entry.position, entry.header)
                 if found is None:
                     right += 1
@@ -288,20 +288,25 @@ def _aborted(directory: Path, bases: list[int]) -> dict[int, tuple[AbortedTransa
     """Return the transactions that the sound batches of each segment abort."""
     replay = AbortedReplay()
     found: dict[int, tuple[AbortedTransaction, ...]] = {}
-    for number, base in enumerate(bases):
-        following = bases[number + 1] if number + 1 < len(bases) else None
-        path = directory / segment_file_name(base, LOG)
-        aborted = []
-        with _mapped(path) as content:
-            for start, end in salvage(content, base, following).kept:
-                position = start
-                while position < end:
-                    entry = _entry_at(content, position)
-                    if entry.header is not None and (ended := replay.add(entry.header, entry.data)) is not None:
-                        aborted.append(ended)
-                    position += len(entry.data)
-        found[base] = tuple(aborted)
+    for base, entries in _kept_entries(directory, bases):
+        ends = (replay.add(entry.header, entry.data) for entry in entries if entry.header is not None)
+        found[base] = tuple(ended for ended in ends if ended is not None)
     return found
+
+
+def _kept_entries(directory: Path, bases: list[int]) -> Iterator[tuple[int, Iterator[Entry]]]:
+    """Yield each segment's base offset, and the entries that its log has after its repair."""
+    for base, following in zip(bases, [*bases[1:], None], strict=True):
+        with _mapped(directory / segment_file_name(base, LOG)) as content:
+            yield base, _entries_within(content, salvage(content, base, following).kept)
+
+
+def _entries_within(content: memoryview, ranges: Iterable[tuple[int, int]]) -> Iterator[Entry]:
+    for position, end in ranges:
+        while position < end:
+            entry = _entry_at(content, position)
+            yield entry
+            position += len(entry.data)
 
 
 def _entry_at(content: memoryview, position: int) -> Entry:

@@ -9,7 +9,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from millrace.config.topic import TopicConfig
@@ -220,6 +220,7 @@ numbers = itertools.count(1)
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
+@example(seed=540)  # damage hides a batch from a reader, and the leader epoch of that batch is wrong as well
 def test_a_repair_keeps_all_batches_that_were_not_damaged(sound: Callable[..., Path], seed: int) -> None:
     """Keep all batches that were not touched, unchanged, and no others.
 
