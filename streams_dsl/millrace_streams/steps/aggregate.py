@@ -27,13 +27,13 @@ from millrace_streams.frames.codec import columns_of, window_columns
 from millrace_streams.graph import AggregateNode
 from millrace_streams.layout import WINDOW_START
 from millrace_streams.steps.accumulators import WHOLE_SUM, check_decimals
-from millrace_streams.steps.batch import NO_TIMESTAMP, TIMESTAMP, Batch, empty_batch
+from millrace_streams.steps.batch import NO_TIMESTAMP, TIMESTAMP, Batch, Rows, empty_batch
 from millrace_streams.steps.flow import Inputs, Output
 from millrace_streams.steps.lifting import MEMBER, ROW, Lifting
 from millrace_streams.steps.operator import AnyStore, AnyStoreSpec, Operator, State
 from millrace_streams.steps.partial_aggregate import RECORDS, RUN
 from millrace_streams.steps.store import StateDelta, Store, StoreSpec
-from millrace_streams.steps.window_assignment import STREAM_TIME, WINDOW, in_open_windows, in_windows
+from millrace_streams.steps.window_assignment import STREAM_TIME, WINDOW, in_open_windows, in_windows, newest_start_ms
 from millrace_streams.stores.base import Stored
 
 _HAD: Final = "__had"
@@ -41,11 +41,13 @@ _STATE_ROW: Final = -1
 
 
 class _Arrived(NamedTuple):
-    """Lifted rows of open windows, stream time after them, and the number of dropped records."""
+    """Lifted rows of open windows, the number of dropped records, and stream time: at each turn, and at the end."""
 
     lifted: pl.DataFrame
-    stream_time_ms: int
     dropped: int
+    turns: Rows
+    stream_times: Rows
+    stream_time_ms: int
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,10 @@ class AggregateStep:
         assert isinstance(store, Store)
         arrive = self._records if self.node.records is None else self._partials
         arrived = arrive(inputs.batch, store)
-        lifted = arrived.lifted
+        lifted, expiry = arrived.lifted, state.expiries.get(self.node.store)
+        if expiry is not None:
+            newest_ms = newest_start_ms(arrived.stream_times, self.store.advance_ms)
+            expiry.move(inputs.marks[arrived.turns], newest_ms - self.store.retention_ms + 1)
         if not lifted.height:
             return Output(empty_batch(self.operator.result), [], arrived.dropped)
         if self.node.emit == "every" and self._whole_sums:
@@ -199,8 +204,9 @@ class AggregateStep:
         placed = in_windows(records, self.node.window)
         accepted = in_open_windows(placed, self.node.window)
         dropped = (batch.height - records.height) + (placed.height - accepted.height)
-        newest_ms = records[STREAM_TIME][-1] if records.height else store.stream_time_ms
-        return _Arrived(accepted.drop(STREAM_TIME), newest_ms, dropped)
+        times = records[STREAM_TIME].to_numpy()
+        newest_ms = int(times[-1]) if len(times) else store.stream_time_ms
+        return _Arrived(accepted.drop(STREAM_TIME), dropped, records[ROW].to_numpy(), times, newest_ms)
 
     def _partials(self, batch: Batch, store: Store) -> _Arrived:
         """Return the partial aggregates of a batch in the open windows, by the stream time before their run."""
@@ -211,7 +217,8 @@ class AggregateStep:
         before = times[np.searchsorted(runs, runs, side="left")]
         accepted = in_open_windows(rows.with_columns(pl.Series(STREAM_TIME, before)), self.node.window)
         dropped = int(rows[RECORDS].sum()) - int(accepted[RECORDS].sum())
-        return _Arrived(accepted.select(*self.lifting.state_columns, ROW), int(times[-1]), dropped)
+        lifted = accepted.select(*self.lifting.state_columns, ROW)
+        return _Arrived(lifted, dropped, rows[ROW].to_numpy(), times[1:], int(times[-1]))
 
     def _fold_every(self, lifted: pl.DataFrame) -> pl.DataFrame:
         """Return one row per record: the fold of its group up to this record."""

@@ -20,6 +20,7 @@ from millrace_streams.frames.codec import window_columns
 from millrace_streams.graph import Fold, FoldNode
 from millrace_streams.layout import Layout
 from millrace_streams.steps.batch import NO_ROWS, TIMESTAMP, Batch, Rows
+from millrace_streams.steps.expiry import Expiry
 from millrace_streams.steps.flow import Emitted, Inputs, Output, Place
 from millrace_streams.steps.groups import Groups, fold_groups, group, rows_that_count
 from millrace_streams.steps.named_folds import NamedFold
@@ -129,12 +130,14 @@ class FoldStep:
 
     def run(self, inputs: Inputs, state: State) -> Output:
         """Fold a batch."""
-        store = state.stores[self.node.store]
+        store, expiry = state.stores[self.node.store], state.expiries.get(self.node.store)
         with inputs.blaming(self.node.name, "aggregator") as place:
             if self.in_groups and len(inputs.batches) == 1:
+                if expiry is not None:
+                    self._move(expiry, inputs, store)
                 output = self._fold_groups(inputs.batch, store, place)
             else:
-                output = self._fold_records(inputs, store, place)
+                output = self._fold_records(inputs, store, place, expiry)
         if self.node.emit == "last":
             output = output.last_of_keys()
         if self.named is None:
@@ -149,6 +152,10 @@ class FoldStep:
         """Return the stored aggregate of a group."""
         found: Stored | None = store.get(key)
         return found
+
+    def newest(self, times: Rows) -> Rows:
+        """Return the newest window's start (the newest session's end) by the largest time so far."""
+        return times
 
     def want(self, store: Any, groups: Groups) -> None:
         """Prefetch the groups."""
@@ -173,7 +180,13 @@ class FoldStep:
     def end_records(self, work: Folding) -> None:
         """End a batch that was folded record by record."""
 
-    def _fold_records(self, inputs: Inputs, store: Any, place: Place) -> Output:
+    def _move(self, expiry: Expiry, inputs: Inputs, store: Any) -> None:
+        """Tell joins from when on rows are readable after each turn. A record with the largest time is never late."""
+        counted = rows_that_count(inputs.batch, needs_value=self.needs_value)
+        times = np.maximum.accumulate(inputs.batch.frame[TIMESTAMP].to_numpy()[counted])
+        expiry.move(inputs.marks[counted], self.newest(times) - store.spec.retention_ms + 1)
+
+    def _fold_records(self, inputs: Inputs, store: Any, place: Place, expiry: Expiry | None) -> Output:
         keys, values, times = inputs.by_turn()
         sides = inputs.sides.tolist()
         turns = [
@@ -189,8 +202,13 @@ class FoldStep:
         work = Folding(self.node, self.folds, store, keys, values, times, sides, turns, stream_times, place)
         work.out.dropped = len(keys) - len(turns)
         self.want_records(work)
+        oldest: list[int] = []
         for turn, stream_time_ms in zip(turns, stream_times.tolist(), strict=True):
             self.fold_record(work, turn, stream_time_ms)
+            if expiry is not None:
+                oldest.append(store.oldest_ms)
+        if expiry is not None:
+            expiry.move(inputs.marks[turns], np.asarray(oldest, dtype=np.int64))
         self.end_records(work)
         return work.out.output(self.kept)
 

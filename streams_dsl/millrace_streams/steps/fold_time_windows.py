@@ -13,7 +13,7 @@ from millrace_streams.steps.batch import TIMESTAMP, Batch, Rows
 from millrace_streams.steps.flow import Emitted
 from millrace_streams.steps.fold import Folding, FoldStep, Placed
 from millrace_streams.steps.groups import Groups
-from millrace_streams.steps.window_assignment import STREAM_TIME, WINDOW, in_open_windows, in_windows
+from millrace_streams.steps.window_assignment import STREAM_TIME, WINDOW, in_open_windows, in_windows, newest_start_ms
 from millrace_streams.stores import WindowStore
 from millrace_streams.stores.base import Stored, StoreKind
 from millrace_streams.windows import FOREVER_MS, TimeWindows, UnlimitedWindows, length_of, window_end, windowed
@@ -51,6 +51,11 @@ class TimeWindowsStep(FoldStep):
     def stored(self, store: WindowStore, key: Any, start: int) -> Stored | None:
         """Return the stored aggregate of a window."""
         return store.fetch(key, start)
+
+    def newest(self, times: Rows) -> Rows:
+        """Return the start of the newest window by the largest time so far."""
+        assert isinstance(self.window, TimeWindows)
+        return newest_start_ms(np.minimum(times, FOREVER_MS - 1), self.window.advance_ms)
 
     def want(self, store: WindowStore, groups: Groups) -> None:
         """Prefetch the windows."""

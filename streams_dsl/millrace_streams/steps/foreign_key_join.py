@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from millrace_streams.graph import AnswerNode, ResponseJoinNode, SubscribeNode
 from millrace_streams.serdes import sort_key
 from millrace_streams.steps.flow import Emitted, Inputs, Output
-from millrace_streams.steps.joins import Joining, TableView, key_of_values, keys_of_side
+from millrace_streams.steps.joins import Joining, TableView, key_of_values, keys_of_side, view_of
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, StatelessStep, typed
 from millrace_streams.stores import KeyValueStore, StoreSpec
 
@@ -125,7 +125,7 @@ class AnswerStep:
         assert isinstance(store, KeyValueStore)
         keys = keys_of_side(inputs, 0) | keys_of_side(inputs, 1)
         store.want(keys)
-        view = TableView.of(state, reads, keys)
+        view = view_of(state, reads, keys, inputs)
         asked, right = inputs.batches
         versioned = self.operator.versioned[_RIGHT_TABLE]
         for turn, side, row in inputs.turns():
@@ -165,7 +165,7 @@ class AnswerStep:
             store.put(wanted, wanting or None, time_ms)
         if asked.instruction is Instruction.LEAVE:
             return
-        row = view.get(wanted, time_ms) if wanted is not None and not leaves else None
+        row = view.get(wanted, time_ms, turn) if wanted is not None and not leaves else None
         if row is None and asked.instruction is Instruction.ANSWER_IF_THERE:
             return
         answered_ms = time_ms if row is None else max(time_ms, row.timestamp)
@@ -193,7 +193,7 @@ class ResponseJoinStep:
         """Join the responses that are still current."""
         node, out, reads = self._node, Emitted(), self.operator.reads[0]
         assert reads is not None
-        view = TableView.of(state, reads, keys_of_side(inputs, 0) | keys_of_side(inputs, 1))
+        view = view_of(state, reads, keys_of_side(inputs, 0) | keys_of_side(inputs, 1), inputs)
         left, answers = inputs.batches
         others: list[Any] = []
         for turn, side, row in inputs.turns():
@@ -202,7 +202,7 @@ class ResponseJoinStep:
                     view.roll(left.keys[row], left.values[row], left.times[row])
                 continue
             key, answer, time_ms = answers.keys[row], answers.values[row], answers.times[row]
-            own = view.get(key, time_ms)
+            own = view.get(key, time_ms, turn)
             value = own.value if own is not None else None
             if digest_of(value) == answer.digest:
                 out.add(turn, key, value, time_ms)

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from millrace_streams.expressions import LEFT, RIGHT, Expression
@@ -13,13 +15,15 @@ from millrace_streams.frames.codec import value_columns_of
 from millrace_streams.frames.evaluation import to_polars
 from millrace_streams.functions import PythonFunction
 from millrace_streams.graph import Joiner
-from millrace_streams.layout import Layout
+from millrace_streams.layout import WINDOW_END, WINDOW_START, Layout
 from millrace_streams.steps.batch import TIMESTAMP, Batch, Rows
+from millrace_streams.steps.expiry import Expiry
 from millrace_streams.steps.flow import Inputs
 from millrace_streams.steps.operator import State
 from millrace_streams.stores import VersionedStore
 from millrace_streams.stores.base import Stored
 from millrace_streams.stores.versioned import Versions
+from millrace_streams.windows import FOREVER_MS, Windowed
 
 
 @dataclass(slots=True)
@@ -28,13 +32,8 @@ class TableView:
 
     rows: dict[Any, Stored]
 
-    @classmethod
-    def of(cls, state: State, store: str, keys: Iterable[Any]) -> TableView:
-        """Fetch the rows of these keys at once."""
-        return cls(state.rows_before(store, keys))
-
-    def get(self, key: Any, as_of_ms: int) -> Stored | None:
-        """Return the row of a key at this point of the batch."""
+    def get(self, key: Any, as_of_ms: int, turn: int) -> Stored | None:
+        """Return the row of a key at this turn of the batch."""
         return self.rows.get(key)
 
     def roll(self, key: Any, value: Any, time_ms: int) -> None:
@@ -62,7 +61,7 @@ class VersionsView(TableView):
         versions = {key: each for key, each in found.items() if each is not None}
         return cls({}, versions, store.number_before("newest_time"), store.spec.retention_ms)
 
-    def get(self, key: Any, as_of_ms: int) -> Stored | None:
+    def get(self, key: Any, as_of_ms: int, turn: int) -> Stored | None:
         """Return the version of a key that was valid at a time."""
         versions = self.versions.get(key)
         return None if versions is None else versions.get(as_of_ms, self.newest_ms - self.history_ms)
@@ -73,6 +72,34 @@ class VersionsView(TableView):
         versions = self.versions.setdefault(key, Versions())
         versions.put(time_ms, value)
         versions.prune(self.newest_ms - self.history_ms)
+
+
+@dataclass(slots=True)
+class WindowsView(TableView):
+    """View of a windowed table, whose rows expire also within a batch; ``oldest_ms`` is that of each turn."""
+
+    expiry: Expiry
+    oldest_ms: Rows
+
+    def get(self, key: Any, as_of_ms: int, turn: int) -> Stored | None:
+        """Return the row of a key at this turn; None if it has expired."""
+        return None if self.expired(key, turn) else self.rows.get(key)
+
+    def expired(self, key: Windowed, turn: int) -> bool:
+        """Return whether the window of a key has expired at a turn."""
+        return (key.end if self.expiry.by_end else key.start) < int(self.oldest_ms[turn])
+
+    def expired_rows(self, keys: pl.DataFrame, turns: Rows) -> npt.NDArray[np.bool_]:
+        """Return for each of several keys, in columns, whether its window has expired at its turn."""
+        bound = keys[WINDOW_END if self.expiry.by_end else WINDOW_START]
+        times: Rows = bound.dt.timestamp("ms").fill_null(FOREVER_MS).to_numpy()
+        return times < self.oldest_ms[turns]
+
+
+def view_of(state: State, store: str, keys: Iterable[Any], inputs: Inputs) -> TableView:
+    """Return the view of a table without versions, with the rows of these keys."""
+    rows, expiry = state.rows_before(store, keys), state.expiries.get(store)
+    return TableView(rows) if expiry is None else WindowsView(rows, expiry, expiry.at(inputs.marks))
 
 
 def keys_of_side(inputs: Inputs, side: int) -> set[Any]:

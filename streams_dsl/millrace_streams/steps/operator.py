@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeAlias
 from millrace_streams.errors import UserFunctionError
 from millrace_streams.graph import Node
 from millrace_streams.layout import Layout
+from millrace_streams.steps.expiry import Expiry
 from millrace_streams.steps.flow import Inputs, Output
 from millrace_streams.steps.results import check_types
 from millrace_streams.steps.store import StateDelta, Store, StoreSpec
@@ -53,13 +54,15 @@ Lookup: TypeAlias = Callable[[AnyStore, Iterable[Any]], dict[Any, Stored]]
 class State:
     """State of one bucket: stores by name, and the running processors.
 
-    ``pending`` are changes of column stores, which are applied after all steps.
+    ``pending`` are changes of column stores, which are applied after all steps. ``expiries`` are those of the windowed
+    stores that joins read, for the current batch.
     """
 
     stores: dict[str, AnyStore]
     pending: dict[str, StateDelta] = field(default_factory=dict)
     lookups: Mapping[str, Lookup] = field(default_factory=dict)
     running: dict[str, Any] = field(default_factory=dict)
+    expiries: dict[str, Expiry] = field(default_factory=dict)
 
     def rows_before(self, store_name: str, keys: Iterable[Any]) -> dict[Any, Stored]:
         """Return the rows of a table's store for these keys, as of the start of the batch."""

@@ -19,7 +19,7 @@ from millrace_streams.graph import StreamTableJoinNode
 from millrace_streams.steps.batch import Batch, Rows
 from millrace_streams.steps.flow import Inputs, Output
 from millrace_streams.steps.groups import rows_that_count, rows_with_value
-from millrace_streams.steps.joins import Joining, Partners, TableView, VersionsView, keys_of_side
+from millrace_streams.steps.joins import Joining, Partners, TableView, VersionsView, WindowsView, keys_of_side, view_of
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, typed
 from millrace_streams.stores import KeyValueStore, StoreSpec, TimeBuffer, VersionedStore
 from millrace_streams.stores.entries import WaitingForTable
@@ -96,7 +96,8 @@ class StreamTableJoinStep:
             keys = keys[counted]
         distinct = keys.unique(maintain_order=True)
         wanted = keys_of(stream.layout, distinct)
-        stored = map(self._view(inputs, state, wanted).rows.get, wanted)
+        view = self._view(inputs, state, wanted)
+        stored = map(view.rows.get, wanted)
         values = [each.value if each is not None else None for each in stored]
         numbers = _numbered(keys, distinct)
         turns = np.arange(stream.height)
@@ -107,6 +108,9 @@ class StreamTableJoinStep:
             changed = _newest_before(keys, turns[counted], changes, np.flatnonzero(~is_stream))
             numbers = np.where(changed >= 0, changed + len(values), numbers)
             values += table.values
+        if isinstance(view, WindowsView):
+            numbers = np.where(view.expired_rows(keys, turns[counted]), len(values), numbers)
+            values.append(None)
         there = np.asarray([is_left or value is not None for value in values], dtype=np.bool_)[numbers]
         rows = counted[there]
         records = stream if len(rows) == stream.height else stream.take(rows)
@@ -128,7 +132,7 @@ class StreamTableJoinStep:
             if values[row] is None or (table_key is None and not (is_left and keys[row] is None)):
                 found.dropped += 1
                 continue
-            stored = view.get(table_key, times[row]) if table_key is not None else None
+            stored = view.get(table_key, times[row], turn) if table_key is not None else None
             if stored is not None:
                 found.add(turn, row, stored.value)
             elif is_left:
@@ -175,7 +179,7 @@ class StreamTableJoinStep:
         return Batch.of_lists(self.operator.inputs[_STREAM], released.keys, released.values, released.times)
 
     def _release(self, record: WaitingForTable, turn: int, view: TableView, found: _Found, released: _Released) -> None:
-        stored = view.get(record.table_key, record.timestamp) if record.table_key is not None else None
+        stored = view.get(record.table_key, record.timestamp, turn) if record.table_key is not None else None
         if stored is None and self._node.kind == "inner":
             return
         found.add(turn, len(released.keys), stored.value if stored is not None else None)
@@ -202,7 +206,7 @@ class StreamTableJoinStep:
             return TableView(store.rows)
         if isinstance(store, VersionedStore):
             return VersionsView.of_store(store, wanted)
-        return TableView.of(state, store_name, wanted)
+        return view_of(state, store_name, wanted, inputs)
 
     @property
     def _store_name(self) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from millrace_streams.graph import JoinKind, TableTableJoinNode
 from millrace_streams.steps.batch import Batch
 from millrace_streams.steps.flow import Inputs, Output
-from millrace_streams.steps.joins import Joining, TableView, keys_of_side
+from millrace_streams.steps.joins import Joining, TableView, WindowsView, keys_of_side, view_of
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, typed
 from millrace_streams.stores import KeyValueStore
 
@@ -44,7 +44,9 @@ class TableTableJoinStep:
     def _find(self, inputs: Inputs, state: State) -> _Found:
         """Return the changes that give a result, each with the row of the other side."""
         found = _Found(*inputs.by_turn(), inputs.olds_by_turn(), inputs.sides.tolist())
-        tables: list[dict[Any, Any]] = [view.rows for view in self._views(inputs, state)]
+        views = self._views(inputs, state)
+        tables: list[dict[Any, Any]] = [view.rows for view in views]
+        expired = _expired(views, found)
         alone = (self._answers_alone(0), self._answers_alone(1))
         outdated = self._outdated(inputs)
         found.dropped = len(outdated)
@@ -56,7 +58,7 @@ class TableTableJoinStep:
                 tables[side].pop(key, None)
             else:
                 tables[side][key] = (value, time_ms)
-            other = tables[1 - side].get(key)
+            other = tables[1 - side].get(key) if turn not in expired else None
             if other is not None:
                 found.add(turn, other[0], time_ms if time_ms > other[1] else other[1])
             elif alone[side] and (value is not None or found.olds[turn] is not None):
@@ -79,7 +81,7 @@ class TableTableJoinStep:
     def _views(self, inputs: Inputs, state: State) -> list[TableView]:
         reads = self.operator.reads
         keys = keys_of_side(inputs, 0) | keys_of_side(inputs, 1)
-        views = [TableView.of(state, store, keys) for store in reads if store is not None]
+        views = [view_of(state, store, keys, inputs) for store in reads if store is not None]
         # A table joined with itself: its row has changed before either side is read.
         return [views[0], views[0]] if reads[0] == reads[1] else views
 
@@ -136,6 +138,16 @@ class _Found:
         self.turns.append(turn)
         self.opposites.append(opposite)
         self.newest_times.append(time_ms)
+
+
+def _expired(views: Sequence[TableView], found: _Found) -> set[int]:
+    """Return the turns at which the other side's row has expired."""
+    expired: set[int] = set()
+    for side, view in enumerate(views):
+        if isinstance(view, WindowsView):
+            turns = zip(found.sides, found.keys, strict=True)
+            expired.update(turn for turn, (own, key) in enumerate(turns) if own != side and view.expired(key, turn))
+    return expired
 
 
 def _joins(kind: JoinKind, left: Any, right: Any) -> bool:

@@ -18,6 +18,7 @@ from millrace_streams.graph import ChildNode, DeltaSinkNode, Node, ProcessNode, 
 from millrace_streams.processors import TaskId
 from millrace_streams.steps.aggregate import AggregateStep
 from millrace_streams.steps.batch import NO_ROWS, Rows, concatenate, empty_batch
+from millrace_streams.steps.expiry import Expiry
 from millrace_streams.steps.flow import CHANNEL, FIXED, ROOT, Flow, Inputs, Marks, Origin, Ticks, interleave
 from millrace_streams.steps.fold import FoldStep
 from millrace_streams.steps.operator import AnyStore, AnyStoreSpec, Lookup, Operator, State, Step
@@ -25,7 +26,7 @@ from millrace_streams.steps.registry import make_step
 from millrace_streams.steps.store import StateDelta, Store, StoreSpec
 from millrace_streams.steps.table_groups import TableFoldStep
 from millrace_streams.steps.topic_names import with_topics
-from millrace_streams.stores import ObjectStore, new_store
+from millrace_streams.stores import ExpiringStore, ObjectStore, new_store
 from millrace_streams.stores.base import Change
 
 Forks = Mapping[tuple[str, str, int], tuple[int, int, int]]
@@ -90,6 +91,11 @@ class Steps:
         """Number of forks in the marks."""
         return len({fork for fork, _, _ in self.forks.values()})
 
+    @cached_property
+    def looked_up(self) -> frozenset[str]:
+        """Names of the stores whose rows other operators look up."""
+        return frozenset(name for operator in self.operators for name in operator.reads if name is not None)
+
     def stores(self) -> list[AnyStoreSpec]:
         """Return the stores of the steps; a shared store is listed once."""
         specs = {spec.name: spec for step in self.by_node.values() for spec in step.stores}
@@ -121,6 +127,10 @@ class Task:
         for spec in self.steps.stores():
             if spec.name not in self.stores:
                 self.stores[spec.name] = Store(spec) if isinstance(spec, StoreSpec) else new_store(spec)
+        for name in self.steps.looked_up:
+            store = self.stores[name]
+            if isinstance(store, ExpiringStore):
+                store.looked_up = True
         self.state = State(self.stores, lookups=self.steps.lookups())
 
     def run(
@@ -146,6 +156,8 @@ class Task:
         flowing = dict(arrivals)
         outputs: dict[str, Flow] = {}
         dropped: dict[str, int] = {}
+        expiries = ((name, Expiry.of(self.stores[name])) for name in self.steps.looked_up)
+        self.state.expiries = {name: expiry for name, expiry in expiries if expiry is not None}
         for operator in self.steps.operators:
             node = operator.node
             flows = [self._flow(flowing, operator, place) for place in range(len(node.parents))]

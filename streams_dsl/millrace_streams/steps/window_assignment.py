@@ -6,16 +6,17 @@ belongs to the last windows, because no window can start at it.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeVar
 
 import polars as pl
 
 from millrace_streams.frames.codec import end_of
-from millrace_streams.steps.batch import TIMESTAMP
+from millrace_streams.steps.batch import TIMESTAMP, Rows
 from millrace_streams.windows import FOREVER_MS, TimeWindows, UnlimitedWindows
 
 WINDOW: Final = "__window"
 STREAM_TIME: Final = "__stream_time"
+_Times = TypeVar("_Times", int, Rows)
 
 
 def in_windows(records: pl.DataFrame, window: TimeWindows | UnlimitedWindows | None) -> pl.DataFrame:
@@ -45,6 +46,6 @@ def in_open_windows(placed: pl.DataFrame, window: TimeWindows | UnlimitedWindows
     return placed if flags.all() else placed.filter(flags)
 
 
-def newest_start_ms(stream_time_ms: int, advance_ms: int) -> int:
+def newest_start_ms(stream_time_ms: _Times, advance_ms: int) -> _Times:
     """Return the start of the newest window that has begun; one begins every ``advance_ms``."""
     return stream_time_ms // advance_ms * advance_ms

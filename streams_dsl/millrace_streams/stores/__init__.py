@@ -1,11 +1,12 @@
 """State stores of Kafka Streams: key-value, window, session, versioned, and time-ordered buffers.
 
 A store belongs to one operator in one bucket, and only this operator changes it. Other operators that read it (a join
-its tables) see it *as of the start of the batch* and apply the changes that reach them. So each operator can run over
-the whole batch, and record order is kept. ``commit`` ends a batch and returns its changes.
+its tables) see it *as of the start of the batch* and apply the changes that reach them, and the expiry of its windows
+(``millrace_streams.steps.expiry``). So each operator can run over the whole batch, and record order is kept. ``commit``
+ends a batch and returns its changes.
 """
 
-from millrace_streams.stores.base import ObjectStore, StoreKind, StoreSpec
+from millrace_streams.stores.base import ExpiringStore, ObjectStore, StoreKind, StoreSpec
 from millrace_streams.stores.buffer import TimeBuffer
 from millrace_streams.stores.key_value import KeyValueStore
 from millrace_streams.stores.session import SessionStore
@@ -27,6 +28,7 @@ def new_store(spec: StoreSpec) -> ObjectStore:
 
 
 __all__ = [
+    "ExpiringStore",
     "KeyValueStore",
     "ObjectStore",
     "SessionStore",

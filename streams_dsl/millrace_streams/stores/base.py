@@ -248,3 +248,42 @@ class ObjectStore(ABC):
         """Remember an entry as of the start of the batch, at its first change."""
         if identity not in self._undo:
             self._undo[identity] = entry
+
+
+@dataclass(slots=True)
+class ExpiringStore(ObjectStore):
+    """Base of the stores of windows and sessions, whose entries expire when newer ones come.
+
+    If other operators look entries up (``looked_up``), a batch removes expired entries at its end, because an operator
+    may read one as of an earlier record.
+    """
+
+    looked_up: bool = False
+    _expired_until_ms: int = -(2**63)
+
+    @property
+    @abstractmethod
+    def oldest_ms(self) -> int:
+        """Earliest readable time of an entry."""
+
+    def expire(self, *, until_ms: int | None = None) -> None:
+        """Remove the entries that are no longer readable, at most those older than ``until_ms``."""
+        limit_ms = self.oldest_ms if until_ms is None else min(until_ms, self.oldest_ms)
+        if self.looked_up:
+            self._expired_until_ms = limit_ms
+        else:
+            self._remove_until(limit_ms)
+
+    def commit(self) -> Change:
+        """End a batch; returns its changes."""
+        if self._expired_until_ms > self.kept_from_ms:
+            self._remove_until(self._expired_until_ms)
+        return ObjectStore.commit(self)
+
+    def _remove_until(self, limit_ms: int) -> None:
+        self.kept_from_ms = max(self.kept_from_ms, limit_ms)
+        self._remove_older(limit_ms)
+
+    @abstractmethod
+    def _remove_older(self, limit_ms: int) -> None:
+        """Remove the entries in memory that are older than a time."""

@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any, Final, cast
 
 from millrace_streams.serdes import sort_key
-from millrace_streams.stores.base import ObjectStore, Place
+from millrace_streams.stores.base import ExpiringStore, Place
 from millrace_streams.windows import FOREVER_MS, Windowed
 
 _NOTHING: Final = object()
@@ -22,7 +22,7 @@ _DELETED_MIN: Final = 1024
 
 
 @dataclass(slots=True)
-class SessionStore(ObjectStore):
+class SessionStore(ExpiringStore):
     """Values by key and session; an identity is a ``Windowed``."""
 
     _sessions: dict[Any, dict[tuple[int, int], Any]] = field(default_factory=dict)
@@ -85,16 +85,6 @@ class SessionStore(ObjectStore):
             self._file(key, start, end)
         sessions[start, end] = entry
 
-    def expire(self, *, until_ms: int | None = None) -> None:
-        """Remove the sessions that are no longer readable, at most those that end before ``until_ms``."""
-        limit = self.oldest_ms if until_ms is None else min(until_ms, self.oldest_ms)
-        self.kept_from_ms = max(self.kept_from_ms, limit)
-        while self._to_expire and self._to_expire[0][0] < limit:
-            end, _, key, start = heappop(self._to_expire)
-            self._delete(key, start, end)
-        while self._to_end and self._to_end[0][0] < limit:
-            heappop(self._to_end)
-
     def entry(self, identity: Hashable) -> Any:
         """Return the value of a session, even after its retention."""
         key, start, end = cast("Windowed", identity)
@@ -122,6 +112,13 @@ class SessionStore(ObjectStore):
             for (start, end), value in sorted(self._sessions[key].items(), key=lambda item: item[0]):
                 if end >= self.oldest_ms:
                     yield Windowed(key, start, end), value
+
+    def _remove_older(self, limit_ms: int) -> None:
+        while self._to_expire and self._to_expire[0][0] < limit_ms:
+            end, _, key, start = heappop(self._to_expire)
+            self._delete(key, start, end)
+        while self._to_end and self._to_end[0][0] < limit_ms:
+            heappop(self._to_end)
 
     def _delete(self, key: Any, start: int, end: int) -> None:
         sessions = self._sessions.get(key)

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from millrace_streams.serdes import sort_key
-from millrace_streams.stores.base import ObjectStore, Place, Stored
+from millrace_streams.stores.base import ExpiringStore, Place, Stored
 
 
 @dataclass(slots=True)
-class WindowStore(ObjectStore):
+class WindowStore(ExpiringStore):
     """Values by key and window start; an identity is the pair of both."""
 
     _windows: dict[Any, dict[int, Stored]] = field(default_factory=dict)
@@ -67,14 +67,6 @@ class WindowStore(ObjectStore):
         self._keys_of.setdefault(start_ms, {})[key] = None
         self._windows.setdefault(key, {})[start_ms] = entry
 
-    def expire(self, *, until_ms: int | None = None) -> None:
-        """Remove the windows that are no longer readable, at most those that start before ``until_ms``."""
-        limit = self.oldest_ms if until_ms is None else min(until_ms, self.oldest_ms)
-        self.kept_from_ms = max(self.kept_from_ms, limit)
-        for start in self._starts[: bisect_left(self._starts, limit)]:
-            for key in list(self._keys_of[start]):
-                self._delete(key, start)
-
     def entry(self, identity: Hashable) -> Stored | None:
         """Return the entry of a key and start, even after its retention."""
         key, start_ms = cast("tuple[Any, int]", identity)
@@ -100,6 +92,11 @@ class WindowStore(ObjectStore):
             for start, stored in sorted(self._windows[key].items()):
                 if start >= self.oldest_ms:
                     yield (key, start), stored
+
+    def _remove_older(self, limit_ms: int) -> None:
+        for start in self._starts[: bisect_left(self._starts, limit_ms)]:
+            for key in list(self._keys_of[start]):
+                self._delete(key, start)
 
     def _delete(self, key: Any, start_ms: int) -> None:
         windows = self._windows.get(key)

@@ -133,6 +133,37 @@ def windowed_tables(x: Any, y: Any) -> None:
     late.left_join(late.filter(lambda number: number > 1), joined).to_stream().to("late")
 
 
+def expiring_windows(x: Any, y: Any) -> None:
+    """Look up rows of time and sliding windows, which other streams' records expire within a batch."""
+    for number, window in enumerate((tumbling(10, grace=9), hopping(10, advance=4, grace=9), sliding(6, grace=5))):
+        _look_up(x, y, window, f"{number}")
+    grouped = x.group_by_key().cogroup(lambda key, value, total: total + (value or 1))
+    grouped = grouped.cogroup(y.group_by_key(), lambda key, value, total: total * 2)
+    both = grouped.windowed_by(tumbling(10, grace=9)).aggregate(lambda: 0, store="cogrouped")
+    counts = x.group_by_key().windowed_by(tumbling(10, grace=9)).count(store="n")
+    counts.to_stream().left_join(both, joined).to("cogrouped")
+
+
+def expiring_sessions(x: Any, y: Any) -> None:
+    """Look up sessions, which other streams' records expire within a batch."""
+    _look_up(x, y, sessions(4, grace=9), "sessions")
+
+
+def _look_up(x: Any, y: Any, window: Any, topic: str) -> None:
+    counts = x.group_by_key().windowed_by(window).count(store=f"n-{topic}")
+    others = y.group_by_key().windowed_by(window).count(store=f"o-{topic}")
+    all_of_them = x.merge(y).group_by_key().windowed_by(window)
+    totals = all_of_them.count(store=f"t-{topic}")
+    named = all_of_them.aggregate(n=count(), top=max_("value"), store=f"a-{topic}")
+    counts.to_stream().join(totals, joined).to(f"{topic}-inner")
+    counts.to_stream().left_join(totals, joined).to(f"{topic}-left")
+    counts.to_stream().left_join(named, lambda n, row: joined(n, row and row["n"])).to(f"{topic}-named")
+    counts.left_join(totals, joined).to_stream().to(f"{topic}-tables")
+    counts.join(totals.filter(lambda n: n > 1), joined).to_stream().to(f"{topic}-filtered")
+    others.to_stream().left_join(counts, joined).to(f"{topic}-others")
+    totals.suppress(Suppressed.until_time_limit(5)).to_stream().left_join(counts, joined).to(f"{topic}-suppressed")
+
+
 def processors(x: Any, y: Any) -> None:
     """Build a processor behind a filter. The filtered records advance its stream time."""
     store = key_value_store("sums", **TYPES)
@@ -167,6 +198,8 @@ TOPOLOGIES: tuple[Callable[[Any, Any], None], ...] = (
     foreign_keys,
     windows,
     windowed_tables,
+    expiring_windows,
+    expiring_sessions,
     processors,
     shared_store,
     expressions,
@@ -209,3 +242,36 @@ def test_sessions_are_found_though_other_keys_move_time_on_in_the_same_batch() -
     first = [TestRecord("x", "a", 6, 24)]
     second = [TestRecord("x", "b", 3, 42), TestRecord("x", "a", 7, 24), TestRecord("x", "b", 2, 55)]
     assert run(counted, [first, second]) == run(counted, [[record] for record in first + second])
+
+
+@pytest.mark.parametrize(
+    ("build", "kinds"),
+    [(expiring_windows, ("0", "1", "2")), (expiring_sessions, ("sessions",))],
+    ids=("windows", "sessions"),
+)
+def test_a_join_finds_a_row_until_its_window_expires_within_the_batch(
+    build: Callable[[Any, Any], None], kinds: tuple[str, ...]
+) -> None:
+    first, late = TestRecord("x", "a", 1, 4), TestRecord("x", "a", 1, 4)
+    reader, newer = TestRecord("y", "a", 1, 4), TestRecord("y", "b", 1, 60)
+    expired_by_x = [TestRecord("x", "b", 1, 60), reader]
+    scripts = {"in one batch": [[first, newer, late]], "in the next batch": [[first], [newer, late]]}
+    for name, batches in scripts.items():
+        results = run(build, batches)
+        for topic in (f"{kind}-{join}" for kind in kinds for join in ("left", "named")):
+            assert {found.value for found in results[topic]} == {10, 20}, (name, topic)
+        assert not any(results[f"{kind}-inner"] for kind in kinds)
+        assert results == run(build, [[first], [newer], [late]])
+    for kind in kinds:
+        before = run(build, [[first], [reader, expired_by_x[0]]])[f"{kind}-others"]
+        assert {found.value for found in before} == {11}
+        after = run(build, [[first], expired_by_x])[f"{kind}-others"]
+        assert {found.value for found in after} == {10}
+
+
+def test_a_join_of_tables_finds_no_row_that_a_record_without_a_row_has_expired_in_the_batch() -> None:
+    # The deletion of a missing row moves the table's time on to 60, so that the window of 20 expires.
+    script = [TestRecord("y", "b", 0, 21), TestRecord("y", "a", None, 60), TestRecord("x", "b", None, 20)]
+    results = run(windowed_tables, [script])
+    assert [found.timestamp for found in results["both"]] == [21, 20]
+    assert results == run(windowed_tables, [[record] for record in script])
