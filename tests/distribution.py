@@ -26,6 +26,7 @@ class FileScheduling(LoadFileScheduling):
         return super().remove_node(node)
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileScheduling | None:
     """Distribute files with ``--dist loadfile``."""
     return FileScheduling(config, log) if config.getoption("dist") == "loadfile" else None

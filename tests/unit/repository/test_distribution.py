@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
+
+from ...integration.waiting import run_to_end
 
 ROOT = Path(__file__).parents[3]
 SMALL = "def test_1(): pass\ndef test_2(): pass\n"
@@ -31,14 +32,10 @@ def test_a_run_ends_whose_process_dies_after_it_has_ended_several_files(tmp_path
     (tmp_path / "test_9.py").write_text(SMALL)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     options = ["-p", "tests.distribution", "-p", "no:randomly", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
-    done = subprocess.run(
+    done = run_to_end(
         [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", *options],
         cwd=tmp_path,
         env=environment | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
     )
     assert done.returncode == 1, done.stdout + done.stderr
     assert "crashed while running 'test_8.py::test_it[2]'" in done.stdout
