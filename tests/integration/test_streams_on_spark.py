@@ -375,6 +375,27 @@ def test_only_the_first_piece_of_a_tasks_results_is_collected_into_the_driver(sp
     assert list(collected.values()) == [1, 0]
 
 
+def test_only_as_many_tasks_as_buckets_and_sources_are_collected_into_the_driver(spark: SparkSession) -> None:
+    builder = StreamsBuilder()
+    first = builder.stream("first", key="long", value="long")
+    first.merge(builder.stream("second", key="long", value="long")).to("both")
+    frame = spark.range(0).selectExpr("id AS key", "id AS value", "timestamp_millis(id) AS __timestamp")
+    job = Job.prepare(builder.build(), JobInputs(frames={"first": frame, "second": frame}))
+    [sink] = job.plan.outputs
+    for tasks, collected in ((2 * job.buckets, 2 * job.buckets), (2 * job.buckets + 1, 0)):
+        rows = spark.range(0, tasks, 1, tasks).selectExpr(
+            f"'{sink.name}' AS target",
+            "1L AS rows",
+            "1L AS records",
+            "0L AS dropped",
+            "X'00' AS payload",
+            "true AS is_first",
+        )
+        results = Results.of(rows, job.plan, job.buckets)
+        assert results.counts.rows[sink.name] == tasks
+        assert len(results.payloads.get(sink.name, ())) == collected
+
+
 def test_no_connection_is_left_open_by_a_micro_batch(
     spark: SparkSession, module_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:

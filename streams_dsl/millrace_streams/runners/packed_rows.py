@@ -70,8 +70,8 @@ class Packed(NamedTuple):
         return unpack_frame(self.payload) if isinstance(self.payload, bytes) else self.payload
 
 
-def marked(rows: Iterable[Packed], *, is_first: bool) -> Iterator[Packed]:
-    """Yield the rows of the first or a later piece."""
+def of_piece(rows: Iterable[Packed], *, is_first: bool) -> Iterator[Packed]:
+    """Yield rows as those of the first or of a later piece."""
     return iter(rows) if is_first else (row._replace(is_first=False) for row in rows)
 
 

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _DRIVER_BYTES_MAX: Final = 8 * 2**20
-"""Most payload bytes that are collected into the driver, if there is one task for each bucket."""
+"""Most payload bytes of topics' records that are collected into the driver.
+
+A task over a ``DataFrame`` may have records of all buckets, and give as much by itself.
+"""
 LOCAL_ROWS_BYTES_MAX: Final = 64 * 2**10
 """Largest Arrow size of driver rows that become part of a plan, because each rule of Spark's planner visits them.
 
@@ -70,9 +73,12 @@ class Results:
     def of(cls, frame: DataFrame, plan: Plan, buckets: int) -> Results:
         """Run the task: count the output, and collect small results."""
         names = [*(node.name for node in plan.outputs), DEAD_LETTERS]
-        # Only the first piece of a task's results is collected: one row per target, which may be as large as this.
-        bytes_max = _DRIVER_BYTES_MAX // (len(names) * buckets)
-        little = f"CASE WHEN is_first AND length(payload) <= {bytes_max} THEN payload END AS payload"
+        # A usual micro-batch has a task for each bucket of each source. No more tasks are collected, and of each only
+        # the first piece, because a long run has any number of both.
+        tasks_max = buckets * len(plan.readers)
+        bytes_max = _DRIVER_BYTES_MAX // (len(names) * tasks_max)
+        is_little = f"is_first AND spark_partition_id() < {tasks_max} AND length(payload) <= {bytes_max}"
+        little = f"CASE WHEN {is_little} THEN payload END AS payload"
         rows = frame.selectExpr("target", "rows", "records", "dropped", little).toArrow()
         counted = rows.group_by("target").aggregate([("rows", "sum")]).to_pylist()
         found = {row["target"]: row["rows_sum"] for row in counted}

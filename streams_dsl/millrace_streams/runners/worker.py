@@ -31,7 +31,7 @@ from millrace_streams.runners.packed_rows import (
     ROWS_PER_PAYLOAD,
     Packed,
     from_batch,
-    marked,
+    of_piece,
     to_batches,
 )
 from millrace_streams.runners.shuffle import Roots, arrive, by_bucket, head_frame, repartition_frame
@@ -281,9 +281,9 @@ class SourceRun:
             rows += batch.num_rows
             size_bytes += batch.nbytes
             if rows >= ROWS_PER_PAYLOAD or size_bytes >= BYTES_PER_PAYLOAD_MAX:
-                yield from marked(self._packed(pending), is_first=is_first)
+                yield from of_piece(self._packed(pending), is_first=is_first)
                 pending, rows, size_bytes, is_first = [], 0, 0, False
-        yield from marked(self._packed(pending), is_first=is_first)
+        yield from of_piece(self._packed(pending), is_first=is_first)
 
     def _packed(self, batches: list[pa.RecordBatch]) -> Iterator[Packed]:
         if not batches:
@@ -429,7 +429,7 @@ class _Bucket:
             self._waiting.append(run)
             return iter(())
         is_first, self._is_first = self._is_first, False
-        return marked(self._run([run]), is_first=is_first)
+        return of_piece(self._run([run]), is_first=is_first)
 
     def _run(self, runs: list[Packed]) -> Iterator[Packed]:
         outcome = self._worker_stage.run(self._tasks, runs, self.number)
