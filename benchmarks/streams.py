@@ -76,7 +76,7 @@ def benchmark(
     """Make a benchmark whose module runs our side as ``ours(spark, source)``. ``mode`` is Kafka Streams' topology.
 
     ``tuned`` gives Kafka Streams the options of ``TUNED`` and a heap for them. With a million keys the cache stays at
-    its default, because a large one makes Kafka Streams slower there (60,000 records/s instead of 82,000).
+    its default, because a large one makes Kafka Streams slower there (60,000 records/s instead of 77,000).
     """
     heap = _heap(words, tuned=tuned)
     options = _options(mode, words, tuned=tuned)

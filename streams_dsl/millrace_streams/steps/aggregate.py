@@ -41,13 +41,12 @@ _STATE_ROW: Final = -1
 
 
 class _Arrived(NamedTuple):
-    """Lifted rows of open windows, the number of dropped records, and stream time: at each turn, and at the end."""
+    """Lifted rows of open windows, the number of dropped records, and the stream time after each turn."""
 
     lifted: pl.DataFrame
     dropped: int
     turns: Rows
     stream_times: Rows
-    stream_time_ms: int
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ class AggregateStep:
             parts = lifted if self.lifting.sequential else self.lifting.fold(lifted)
             folded = newest = self.lifting.fold(self._after_state(parts, store))
         delta_rows = newest.select(self.store.schema.names())
-        state.pending[self.node.store] = StateDelta(rows=delta_rows, stream_time_ms=arrived.stream_time_ms)
+        state.pending[self.node.store] = StateDelta(rows=delta_rows, stream_time_ms=int(arrived.stream_times[-1]))
         return Output(self._changes(folded), folded[ROW].to_numpy(), arrived.dropped)
 
     def lookup(self, store: AnyStore, keys: Iterable[Any]) -> dict[Any, Stored]:
@@ -204,9 +203,7 @@ class AggregateStep:
         placed = in_windows(records, self.node.window)
         accepted = in_open_windows(placed, self.node.window)
         dropped = (batch.height - records.height) + (placed.height - accepted.height)
-        times = records[STREAM_TIME].to_numpy()
-        newest_ms = int(times[-1]) if len(times) else store.stream_time_ms
-        return _Arrived(accepted.drop(STREAM_TIME), dropped, records[ROW].to_numpy(), times, newest_ms)
+        return _Arrived(accepted.drop(STREAM_TIME), dropped, records[ROW].to_numpy(), records[STREAM_TIME].to_numpy())
 
     def _partials(self, batch: Batch, store: Store) -> _Arrived:
         """Return the partial aggregates of a batch in the open windows, by the stream time before their run."""
@@ -218,7 +215,7 @@ class AggregateStep:
         accepted = in_open_windows(rows.with_columns(pl.Series(STREAM_TIME, before)), self.node.window)
         dropped = int(rows[RECORDS].sum()) - int(accepted[RECORDS].sum())
         lifted = accepted.select(*self.lifting.state_columns, ROW)
-        return _Arrived(lifted, dropped, rows[ROW].to_numpy(), times[1:], int(times[-1]))
+        return _Arrived(lifted, dropped, rows[ROW].to_numpy(), times[1:])
 
     def _fold_every(self, lifted: pl.DataFrame) -> pl.DataFrame:
         """Return one row per record: the fold of its group up to this record."""

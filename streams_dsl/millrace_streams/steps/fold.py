@@ -133,9 +133,10 @@ class FoldStep:
         store, expiry = state.stores[self.node.store], state.expiries.get(self.node.store)
         with inputs.blaming(self.node.name, "aggregator") as place:
             if self.in_groups and len(inputs.batches) == 1:
+                counted = rows_that_count(inputs.batch, needs_value=self.needs_value)
                 if expiry is not None:
-                    self._move(expiry, inputs, store)
-                output = self._fold_groups(inputs.batch, store, place)
+                    self._move(expiry, inputs, counted, store)
+                output = self._fold_groups(inputs.batch, counted, store, place)
             else:
                 output = self._fold_records(inputs, store, place, expiry)
         if self.node.emit == "last":
@@ -180,9 +181,8 @@ class FoldStep:
     def end_records(self, work: Folding) -> None:
         """End a batch that was folded record by record."""
 
-    def _move(self, expiry: Expiry, inputs: Inputs, store: Any) -> None:
+    def _move(self, expiry: Expiry, inputs: Inputs, counted: Rows, store: Any) -> None:
         """Tell joins from when on rows are readable after each turn. A record with the largest time is never late."""
-        counted = rows_that_count(inputs.batch, needs_value=self.needs_value)
         times = np.maximum.accumulate(inputs.batch.frame[TIMESTAMP].to_numpy()[counted])
         expiry.move(inputs.marks[counted], self.newest(times) - store.spec.retention_ms + 1)
 
@@ -212,8 +212,7 @@ class FoldStep:
         self.end_records(work)
         return work.out.output(self.kept)
 
-    def _fold_groups(self, batch: Batch, store: Any, place: Place) -> Output:
-        counted = rows_that_count(batch, needs_value=self.needs_value)
+    def _fold_groups(self, batch: Batch, counted: Rows, store: Any, place: Place) -> Output:
         out = Emitted(dropped=batch.height - len(counted))
         placed = self.place(batch, counted, store, out)
         groups = group(batch, placed.rows, placed.starts)

@@ -18,7 +18,7 @@ from millrace_streams.graph import Fold
 from millrace_streams.steps.batch import NO_TIMESTAMP, TIMESTAMP, Batch, Rows
 from millrace_streams.steps.flow import Emitted, Output, Place
 from millrace_streams.steps.fold import Folding, FoldStep, begin, go_on
-from millrace_streams.steps.groups import group, rows_that_count
+from millrace_streams.steps.groups import group
 from millrace_streams.stores import SessionStore
 from millrace_streams.stores.base import StoreKind
 from millrace_streams.windows import FOREVER_MS, SessionWindows, Windowed, windowed
@@ -51,8 +51,7 @@ class SessionWindowsStep(FoldStep):
         assert isinstance(window, SessionWindows)
         return window
 
-    def _fold_groups(self, batch: Batch, store: SessionStore, place: Place) -> Output:
-        counted = rows_that_count(batch, needs_value=self.needs_value)
+    def _fold_groups(self, batch: Batch, counted: Rows, store: SessionStore, place: Place) -> Output:
         out = Emitted(dropped=batch.height - len(counted))
         closed_ms, oldest_ms = self._moments(batch, counted, store)
         groups = group(batch, counted)

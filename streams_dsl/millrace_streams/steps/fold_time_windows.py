@@ -55,6 +55,7 @@ class TimeWindowsStep(FoldStep):
     def newest(self, times: Rows) -> Rows:
         """Return the start of the newest window by the largest time so far."""
         assert isinstance(self.window, TimeWindows)
+        # No window can start at the largest time.
         return newest_start_ms(np.minimum(times, FOREVER_MS - 1), self.window.advance_ms)
 
     def want(self, store: WindowStore, groups: Groups) -> None:
