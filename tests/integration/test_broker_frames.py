@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import random
 import socket
 import struct
@@ -14,11 +16,13 @@ import pytest
 
 from millrace import errors
 from millrace.clients import Admin, Producer
+from millrace.config.broker import BrokerConfig
 from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.fetch_response import read_fetch_response
 from millrace_broker.api import HANDLERS
 from millrace_broker.listeners.shared import UNARY_METHODS
+from millrace_broker.server import BrokerServer
 from millrace_broker.testing import EmbeddedBroker
 
 from .frame_calls import Frames
@@ -347,3 +351,22 @@ def test_stopping_lets_calls_end_and_says_goodbye(tmp_path: Path, calls_to: Any)
     assert waiting.head().kind is frames.Kind.GOODBYE
     for each in (idle, waiting):
         each.close()
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_a_connection_accepted_while_the_listener_stops_is_closed(tmp_path: Path, turns: int) -> None:
+    """A client connects some turns of the event loop before the listener stops. Its socket is not leaked."""
+
+    async def connect_and_stop() -> bytes:
+        server = BrokerServer(BrokerConfig.load({"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}))
+        await server.start()
+        with socket.create_connection(("127.0.0.1", server.port), STALL_S) as client:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await server.listeners.by_name["PLAINTEXT"].stop(grace_s=1)
+            await server.stop()
+            with contextlib.suppress(ConnectionResetError):
+                return client.recv(1)
+        return b""
+
+    assert asyncio.run(connect_and_stop()) == b""

@@ -152,11 +152,15 @@ class TcpListener:
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, and let those in progress end. Cancel the remaining calls after ``grace_s``."""
+        self._has_stopped = True
+        for server in self._servers:
+            for sock in server.sockets:
+                self.loop.remove_reader(sock)
+        await asyncio.sleep(0)  # a closed server would leak a connection that was accepted just now
         for server in self._servers:
             server.close()
         if self._checking is not None:
             self._checking.cancel()
-        self._has_stopped = True
         for handshake in list(self._handshakes):
             handshake.abort()
         for connection in list(self._connections):
