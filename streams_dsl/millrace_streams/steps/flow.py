@@ -96,7 +96,9 @@ class Ticks:
 class Inputs:
     """Input of a step for a batch: one batch per parent, and the processing order of their rows.
 
-    ``sides`` and ``rows`` name the parent and the row of each turn. With one parent, turn and row are equal.
+    ``sides`` and ``rows`` name the parent and the row of each turn. With one parent, turn and row are equal. After the
+    parents' batches come unsent changes (``State.unsent``) of tables that the step looks up; ``unsent`` has the parents
+    that these are.
     """
 
     batches: tuple[Batch, ...]
@@ -108,6 +110,7 @@ class Inputs:
     wall_clock_ms: int = 0
     task: TaskId = FIRST_TASK
     application_id: str = ""
+    unsent: tuple[int, ...] = ()
 
     @property
     def batch(self) -> Batch:

@@ -35,7 +35,7 @@ class Folding:
     """A batch being folded record by record: keys, values, times and sides by turn, the relevant turns, the output.
 
     ``stream_times`` has the largest time of the input so far for each relevant turn. ``starts`` has the starts of the
-    open time windows of a turn.
+    open time windows of a turn. ``out`` and ``changes`` are those of ``FoldStep.run``.
     """
 
     node: FoldNode
@@ -48,21 +48,22 @@ class Folding:
     turns: list[int]
     stream_times: Rows
     place: Place
-    out: Emitted = field(default_factory=Emitted)
+    out: Emitted
+    changes: Emitted | None
     starts: dict[int, list[int]] = field(default_factory=dict)
 
     def add(self, key: Any, turn: int, stored: Stored | None, result_key: Any) -> tuple[Any, int]:
         """Add the value of a turn to the stored aggregate; returns the new aggregate and its time.
 
-        The result is emitted under ``result_key``, unless it waits for the window to close.
+        ``result_key`` is the key of the changed row.
         """
         self.place.turn = turn
         fold, time_ms = self.folds[self.sides[turn]], self.times[turn]
         before = stored.value if stored is not None else begin(fold)
         newest_ms = time_ms if stored is None else max(time_ms, stored.timestamp)
         result = go_on(fold, key, self.values[turn], before)
-        if not self.node.on_close:
-            self.out.add(turn, result_key, result, newest_ms, before if self.node.sends_old else None)
+        if self.changes is not None:
+            self.changes.add(turn, result_key, result, newest_ms, before if self.node.sends_old else None)
         return result, newest_ms
 
 
@@ -129,18 +130,29 @@ class FoldStep:
         return node
 
     def run(self, inputs: Inputs, state: State) -> Output:
-        """Fold a batch."""
+        """Fold a batch.
+
+        Without results on close, changes of the store are the results. Otherwise joins read them, if there are any.
+        """
         store, expiry = state.stores[self.node.store], state.expiries.get(self.node.store)
+        out = Emitted()
+        changes = out if not self.node.on_close else Emitted() if expiry is not None else None
         with inputs.blaming(self.node.name, "aggregator") as place:
             if self.in_groups and len(inputs.batches) == 1:
                 counted = rows_that_count(inputs.batch, needs_value=self.needs_value)
                 if expiry is not None:
                     self._move(expiry, inputs, counted, store)
-                output = self._fold_groups(inputs.batch, counted, store, place)
+                output = self._fold_groups(inputs.batch, counted, store, place, out, changes)
             else:
-                output = self._fold_records(inputs, store, place, expiry)
+                output = self._fold_records(inputs, store, place, out, changes, expiry)
+        if self.node.on_close and changes is not None:
+            state.unsent[self.node.store] = self._results(changes.output(self.kept), inputs).flow(inputs)
         if self.node.emit == "last":
             output = output.last_of_keys()
+        return self._results(output, inputs)
+
+    def _results(self, output: Output, inputs: Inputs) -> Output:
+        """Return rows of the table, in order, from those of the store."""
         if self.named is None:
             return typed(self.node, output, inputs).in_order()
         return replace(output, batch=self.named.results(output.batch)).in_order()
@@ -186,7 +198,9 @@ class FoldStep:
         times = np.maximum.accumulate(inputs.batch.frame[TIMESTAMP].to_numpy()[counted])
         expiry.move(inputs.marks[counted], self.newest(times) - store.spec.retention_ms + 1)
 
-    def _fold_records(self, inputs: Inputs, store: Any, place: Place, expiry: Expiry | None) -> Output:
+    def _fold_records(
+        self, inputs: Inputs, store: Any, place: Place, out: Emitted, changes: Emitted | None, expiry: Expiry | None
+    ) -> Output:
         keys, values, times = inputs.by_turn()
         sides = inputs.sides.tolist()
         turns = [
@@ -199,8 +213,10 @@ class FoldStep:
         stream_times = np.zeros(len(turns), dtype=np.int64)
         if self.node.window is not None:
             stream_times = _stream_times(store, sides, times, turns)
-        work = Folding(self.node, self.folds, store, keys, values, times, sides, turns, stream_times, place)
-        work.out.dropped = len(keys) - len(turns)
+        out.dropped = len(keys) - len(turns)
+        work = Folding(
+            self.node, self.folds, store, keys, values, times, sides, turns, stream_times, place, out, changes
+        )
         self.want_records(work)
         oldest: list[int] = []
         for turn, stream_time_ms in zip(turns, stream_times.tolist(), strict=True):
@@ -210,10 +226,12 @@ class FoldStep:
         if expiry is not None:
             expiry.move(inputs.marks[turns], np.asarray(oldest, dtype=np.int64))
         self.end_records(work)
-        return work.out.output(self.kept)
+        return out.output(self.kept)
 
-    def _fold_groups(self, batch: Batch, counted: Rows, store: Any, place: Place) -> Output:
-        out = Emitted(dropped=batch.height - len(counted))
+    def _fold_groups(
+        self, batch: Batch, counted: Rows, store: Any, place: Place, out: Emitted, changes: Emitted | None
+    ) -> Output:
+        out.dropped = batch.height - len(counted)
         placed = self.place(batch, counted, store, out)
         groups = group(batch, placed.rows, placed.starts)
         self.want(store, groups)
@@ -228,11 +246,16 @@ class FoldStep:
             save=lambda key, start, value, time_ms: self.put(store, key, start, value, time_ms),
         )
         self.finish(placed, store, out)
-        if self.node.on_close:
+        if changes is None:
             return out.output(self.kept)
-        changes = self._keyed(groups, taken, folded.times).with_values(folded.results)
+        keyed = self._keyed(groups, taken, folded.times)
+        if self.node.on_close:
+            for turn, key, value, time_ms in zip(groups.rows, keyed.keys, folded.results, folded.times, strict=True):
+                changes.add(turn, key, value, time_ms)
+            return out.output(self.kept)
         olds = [begin(fold) if each is None else each for each in folded.befores] if self.node.sends_old else None
-        return Output(changes.with_changes(self.kept, olds, None), groups.rows, out.dropped)
+        changed = keyed.with_values(folded.results).with_changes(self.kept, olds, None)
+        return Output(changed, groups.rows, out.dropped)
 
     def _keyed(self, groups: Groups, taken: Batch, times: list[int]) -> Batch:
         """Return the keys of the results, with their windows, and the results' times."""

@@ -51,8 +51,10 @@ class SessionWindowsStep(FoldStep):
         assert isinstance(window, SessionWindows)
         return window
 
-    def _fold_groups(self, batch: Batch, counted: Rows, store: SessionStore, place: Place) -> Output:
-        out = Emitted(dropped=batch.height - len(counted))
+    def _fold_groups(
+        self, batch: Batch, counted: Rows, store: SessionStore, place: Place, out: Emitted, changes: Emitted | None
+    ) -> Output:
+        out.dropped = batch.height - len(counted)
         closed_ms, oldest_ms = self._moments(batch, counted, store)
         groups = group(batch, counted)
         taken = batch.take(groups.rows)
@@ -63,7 +65,9 @@ class SessionWindowsStep(FoldStep):
         store.want_between(groups.keys, earliest_ms, FOREVER_MS)
         kept = [store.find(key, earliest_ms, FOREVER_MS) for key in groups.keys]
         for key, found, end in zip(groups.keys, kept, groups.ends, strict=True):
-            sessions = _KeySessions(self, key, [_Session(each.end, each.start, value) for each, value in found], out)
+            sessions = _KeySessions(
+                self, key, [_Session(each.end, each.start, value) for each, value in found], out, changes
+            )
             for row in range(first, end):
                 turn = place.turn = turns[row]
                 sessions.add(turn, values[row], times[row], closed_ms[turn], oldest_ms[turn])
@@ -98,7 +102,8 @@ class SessionWindowsStep(FoldStep):
         closed_ms = stream_time_ms - self.window.grace_ms - self.window.gap_ms
         gap_ms = self.window.gap_ms
         found = store.find(key, time_ms - gap_ms, time_ms + gap_ms)
-        sessions = _KeySessions(self, key, [_Session(each.end, each.start, value) for each, value in found], work.out)
+        kept = [_Session(each.end, each.start, value) for each, value in found]
+        sessions = _KeySessions(self, key, kept, work.out, work.changes)
         sessions.add(turn, work.values[turn], time_ms, closed_ms, store.oldest_ms, side=work.sides[turn])
         sessions.put_back(store, found)
         if self.node.on_close:
@@ -124,36 +129,37 @@ class _Session(NamedTuple):
 
 @dataclass(slots=True)
 class _KeySessions:
-    """The sessions of a key, by end, while records are added; results go to ``out``."""
+    """The sessions of a key, by end, while records are added. ``out`` and ``changes`` are those of ``FoldStep.run``."""
 
     step: SessionWindowsStep
     key: Any
     kept: list[_Session]
     out: Emitted
+    changes: Emitted | None
     changed: set[tuple[int, int]] = field(default_factory=set)
 
     def add(self, turn: int, value: Any, time_ms: int, closed_ms: int, oldest_ms: int, *, side: int = 0) -> None:
         """Merge a record with the sessions within the gap whose end is at least ``oldest_ms``."""
-        node, gap_ms, key, out = self.step.node, self.step.window.gap_ms, self.key, self.out
+        node, gap_ms, key, changes = self.step.node, self.step.window.gap_ms, self.key, self.changes
         found = self._near(max(time_ms - gap_ms, oldest_ms), time_ms + gap_ms)
         start = min((time_ms, *(session.start for session in found)))
         end = max((time_ms, *(session.end for session in found)))
         if end < closed_ms:
-            out.dropped += 1
+            self.out.dropped += 1
             return
         fold = self.step.folds[side]
         result = go_on(fold, key, value, self._merged(fold, found))
-        emits, widened = not node.on_close, (start, end) != (time_ms, time_ms)
+        widened = (start, end) != (time_ms, time_ms)
         for session in found:
             self.kept.remove(session)
-            if emits and widened:
+            if changes is not None and widened:
                 replaced = session.value if node.sends_old else None
-                out.add(turn, windowed(key, session.start, session.end), None, session.end, replaced)
+                changes.add(turn, windowed(key, session.start, session.end), None, session.end, replaced)
         self.changed.add((start, end))
         if result is not None:
             insort(self.kept, _Session(end, start, result), key=_place)
-        if emits:
-            out.add(turn, windowed(key, start, end), result, end)
+        if changes is not None:
+            changes.add(turn, windowed(key, start, end), result, end)
 
     def put_back(self, store: SessionStore, before: list[tuple[Windowed, Any]]) -> None:
         """Store the changes since the sessions were ``before``."""

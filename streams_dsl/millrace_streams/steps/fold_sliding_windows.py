@@ -138,9 +138,9 @@ class _Record:
         if start in starts or after is None or after.timestamp <= self.time_ms:
             return
         self.work.store.put(self.key, start, after.value, after.timestamp)
-        if not self.work.node.on_close:
+        if self.work.changes is not None:
             key = windowed(self.key, start, window_end(start, self.length_ms))
-            self.work.out.add(self.turn, key, after.value, after.timestamp)
+            self.work.changes.add(self.turn, key, after.value, after.timestamp)
 
     def _update(self, start: int, stored: Stored | None) -> None:
         end = window_end(start, self.length_ms)

@@ -10,7 +10,7 @@ from millrace_streams.errors import UserFunctionError
 from millrace_streams.graph import Node
 from millrace_streams.layout import Layout
 from millrace_streams.steps.expiry import Expiry
-from millrace_streams.steps.flow import Inputs, Output
+from millrace_streams.steps.flow import Flow, Inputs, Output
 from millrace_streams.steps.results import check_types
 from millrace_streams.steps.store import StateDelta, Store, StoreSpec
 from millrace_streams.stores import ObjectStore, SessionStore, VersionedStore, WindowStore
@@ -55,7 +55,8 @@ class State:
     """State of one bucket: stores by name, and the running processors.
 
     ``pending`` are changes of column stores, which are applied after all steps. ``expiries`` are those of the windowed
-    stores that joins read, for the current batch.
+    stores that joins read, for the current batch. ``unsent`` are the changes of such a store that its operator does not
+    send on, because its results wait until the window closes. Kafka Streams' joins read the store, and so find them.
     """
 
     stores: dict[str, AnyStore]
@@ -63,6 +64,7 @@ class State:
     lookups: Mapping[str, Lookup] = field(default_factory=dict)
     running: dict[str, Any] = field(default_factory=dict)
     expiries: dict[str, Expiry] = field(default_factory=dict)
+    unsent: dict[str, Flow] = field(default_factory=dict)
 
     def rows_before(self, store_name: str, keys: Iterable[Any]) -> dict[Any, Stored]:
         """Return the rows of a table's store for these keys, as of the start of the batch."""

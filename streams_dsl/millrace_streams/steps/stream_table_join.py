@@ -82,7 +82,7 @@ class StreamTableJoinStep:
     def _may_look_up_by_key(self, inputs: Inputs, state: State) -> bool:
         """Return whether each record needs the newest row of its own key, and the keys are in columns."""
         node, stream = self._node, inputs.batches[_STREAM]
-        if node.buffer is not None or node.selector is not None:
+        if node.buffer is not None or node.selector is not None or inputs.unsent:
             return False
         is_table_of_versions = isinstance(state.stores[self._store_name], VersionedStore)
         return bool(stream.layout.key) and stream.in_columns and not is_table_of_versions
@@ -118,15 +118,15 @@ class StreamTableJoinStep:
 
     def _find(self, inputs: Inputs, mapped: list[Any], view: TableView, found: _Found) -> None:
         """Look up records in order."""
-        stream, table = inputs.batches
-        if not table.height and type(view) is TableView:
+        stream, *changes = inputs.batches
+        if type(view) is TableView and not any(each.height for each in changes):
             self._find_at_once(stream, mapped, view, found)
             return
         keys, values, times = stream.keys, stream.values, stream.times
         is_left = self._node.kind == "left"
         for turn, side, row in inputs.turns():
             if side != _STREAM:
-                view.roll(table.keys[row], table.values[row], table.times[row])
+                _roll(view, inputs.batches[side], row)
                 continue
             table_key = mapped[row]
             if values[row] is None or (table_key is None and not (is_left and keys[row] is None)):
@@ -155,11 +155,11 @@ class StreamTableJoinStep:
         self, inputs: Inputs, mapped: list[Any], buffer: TimeBuffer, view: TableView, found: _Found
     ) -> Batch:
         """Buffer records, and look up those whose wait has ended; returns these."""
-        stream, table = inputs.batches
+        stream = inputs.batches[_STREAM]
         grace_ms, released = self._node.grace_ms or 0, _Released()
         for turn, side, row in inputs.turns():
             if side != _STREAM:
-                view.roll(table.keys[row], table.values[row], table.times[row])
+                _roll(view, inputs.batches[side], row)
                 continue
             key, value, time_ms = stream.keys[row], stream.values[row], stream.times[row]
             stream_time_ms = max(buffer.number("stream_time"), time_ms)
@@ -220,6 +220,11 @@ class StreamTableJoinStep:
         node = self.operator.node
         assert isinstance(node, StreamTableJoinNode)
         return node
+
+
+def _roll(view: TableView, changes: Batch, row: int) -> None:
+    """Apply a change of the table, sent or unsent."""
+    view.roll(changes.keys[row], changes.values[row], changes.times[row])
 
 
 def _numbered(keys: pl.DataFrame, distinct: pl.DataFrame) -> Rows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from millrace_streams.graph import JoinKind, TableTableJoinNode
 from millrace_streams.steps.batch import Batch
@@ -12,6 +12,9 @@ from millrace_streams.steps.flow import Inputs, Output
 from millrace_streams.steps.joins import Joining, TableView, WindowsView, keys_of_side, view_of
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, typed
 from millrace_streams.stores import KeyValueStore
+
+_SIDES: Final = 2
+"""Number of tables. Further inputs are unsent changes of one."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +57,14 @@ class TableTableJoinStep:
         for turn, (side, key, value, time_ms) in enumerate(records):
             if turn in outdated:
                 continue
+            is_sent = side < _SIDES
+            own = side if is_sent else inputs.unsent[side - _SIDES]
             if value is None:
-                tables[side].pop(key, None)
+                tables[own].pop(key, None)
             else:
-                tables[side][key] = (value, time_ms)
+                tables[own][key] = (value, time_ms)
+            if not is_sent:
+                continue
             other = tables[1 - side].get(key) if turn not in expired else None
             if other is not None:
                 found.add(turn, other[0], time_ms if time_ms > other[1] else other[1])
@@ -67,7 +74,7 @@ class TableTableJoinStep:
 
     def _outdated(self, inputs: Inputs) -> set[int]:
         """Return the turns of changes of versioned tables that are not the newest of their key."""
-        pairs = zip(inputs.batches, self.operator.versioned, strict=True)
+        pairs = zip(inputs.batches[:_SIDES], self.operator.versioned, strict=True)
         latest = [batch.latest if is_versioned else None for batch, is_versioned in pairs]
         if latest[0] is latest[1] is None:
             return set()

@@ -14,7 +14,16 @@ from functools import cached_property
 
 import numpy as np
 
-from millrace_streams.graph import ChildNode, DeltaSinkNode, Node, ProcessNode, RepartitionNode, TopicSinkNode
+from millrace_streams.graph import (
+    ChildNode,
+    DeltaSinkNode,
+    Node,
+    ProcessNode,
+    RepartitionNode,
+    StreamTableJoinNode,
+    TableTableJoinNode,
+    TopicSinkNode,
+)
 from millrace_streams.processors import TaskId
 from millrace_streams.steps.aggregate import AggregateStep
 from millrace_streams.steps.batch import NO_ROWS, Rows, concatenate, empty_batch
@@ -158,6 +167,7 @@ class Task:
         dropped: dict[str, int] = {}
         expiries = ((name, Expiry.of(self.stores[name])) for name in self.steps.looked_up)
         self.state.expiries = {name: expiry for name, expiry in expiries if expiry is not None}
+        self.state.unsent = {}
         for operator in self.steps.operators:
             node = operator.node
             flows = [self._flow(flowing, operator, place) for place in range(len(node.parents))]
@@ -167,10 +177,11 @@ class Task:
                     flow = with_topics(node, flow, origin)
                 outputs[node.name] = flow
                 continue
+            unsent = self._unsent(operator)
+            flows += [self.state.unsent[store] for store in unsent.values()]
             marks, sides, rows = interleave(flows)
-            batches = tuple(flow.batch for flow in flows)
             inputs = Inputs(
-                batches=batches,
+                batches=tuple(flow.batch for flow in flows),
                 marks=marks,
                 sides=sides,
                 rows=rows,
@@ -179,6 +190,7 @@ class Task:
                 wall_clock_ms=wall_clock_ms,
                 task=TaskId(self.steps.subtopologies.get(node.name, 0), self.partition),
                 application_id=self.application_id,
+                unsent=tuple(unsent),
             )
             output = self.steps.by_node[node.name].run(inputs, self.state)
             flowing[node.name] = output.flow(inputs)
@@ -196,6 +208,16 @@ class Task:
         fork = self.steps.forks.get((parent, operator.node.name, place))
         flow = flow if fork is None else flow.after_fork(*fork)
         return flow.for_child(operator.node.child) if isinstance(operator.node, ChildNode) else flow
+
+    def _unsent(self, operator: Operator) -> dict[int, str]:
+        """Return the parents of a join whose tables have unsent changes, with their stores."""
+        if not isinstance(operator.node, StreamTableJoinNode | TableTableJoinNode):
+            return {}
+        reads = operator.reads
+        found = (
+            (place, store) for place, store in enumerate(reads) if store is not None and store not in reads[:place]
+        )
+        return {place: store for place, store in found if store in self.state.unsent}
 
     def _ticks(self, node: Node, flowing: Mapping[str, Flow]) -> Ticks | None:
         """Return the records that enter the sub-topology of a processor."""

@@ -23,6 +23,7 @@ from millrace_streams import (
     count,
     hopping,
     key_value_store,
+    mean,
     sessions,
     sliding,
     tumbling,
@@ -164,6 +165,30 @@ def _look_up(x: Any, y: Any, window: Any, topic: str) -> None:
     totals.suppress(Suppressed.until_time_limit(5)).to_stream().left_join(counts, joined).to(f"{topic}-suppressed")
 
 
+def closing_windows(x: Any, y: Any) -> None:
+    """Look up tables whose results wait until their windows close, in streams, in tables and in each other."""
+    for number, window in enumerate((tumbling(10, grace=9), hopping(10, advance=4, grace=9), sliding(6, grace=5))):
+        _look_up_closing(x, y, window, f"{number}")
+
+
+def closing_sessions(x: Any, y: Any) -> None:
+    """Look up sessions whose results wait until they close."""
+    _look_up_closing(x, y, sessions(4, grace=9), "sessions")
+
+
+def _look_up_closing(x: Any, y: Any, window: Any, topic: str) -> None:
+    counts = x.group_by_key().windowed_by(window).count(store=f"n-{topic}")
+    closing = x.merge(y).group_by_key().windowed_by(window).emit_strategy("on_window_close")
+    totals = closing.count(store=f"t-{topic}")
+    named = closing.aggregate(n=count(), mean=mean("value"), store=f"a-{topic}")
+    own = y.group_by_key().windowed_by(window).emit_strategy("on_window_close").count(store=f"o-{topic}")
+    counts.to_stream().left_join(totals, joined).to(f"{topic}-left")
+    counts.to_stream().left_join(named, lambda n, row: joined(n, row and int(row["mean"] or 0))).to(f"{topic}-named")
+    counts.outer_join(totals, joined, store=f"j-{topic}").to_stream().to(f"{topic}-tables")
+    totals.join(own, joined).to_stream().to(f"{topic}-both")
+    totals.left_join(totals, joined).to_stream().to(f"{topic}-itself")
+
+
 def processors(x: Any, y: Any) -> None:
     """Build a processor behind a filter. The filtered records advance its stream time."""
     store = key_value_store("sums", **TYPES)
@@ -200,6 +225,8 @@ TOPOLOGIES: tuple[Callable[[Any, Any], None], ...] = (
     windowed_tables,
     expiring_windows,
     expiring_sessions,
+    closing_windows,
+    closing_sessions,
     processors,
     shared_store,
     expressions,
@@ -275,3 +302,25 @@ def test_a_join_of_tables_finds_no_row_that_a_record_without_a_row_has_expired_i
     results = run(windowed_tables, [script])
     assert [found.timestamp for found in results["both"]] == [21, 20]
     assert results == run(windowed_tables, [[record] for record in script])
+
+
+def test_a_join_finds_the_running_aggregate_of_a_window_that_is_still_open() -> None:
+    """The results are those of Kafka Streams 4.3.1, with the same topology and records."""
+
+    def closing(x: Any, y: Any) -> None:
+        window = tumbling(10, grace=9)
+        counts = x.group_by_key().windowed_by(window).count(store="n")
+        totals = x.merge(y).group_by_key().windowed_by(window).emit_strategy("on_window_close").count(store="t")
+        own = y.group_by_key().windowed_by(window).emit_strategy("on_window_close").count(store="o")
+        counts.outer_join(totals, joined).to_stream().to("tables")
+        totals.join(own, joined).to_stream().to("both")
+        totals.left_join(totals, joined).to_stream().to("itself")
+
+    script = [("x", "a", 1), ("y", "a", 2), ("x", "a", 3), ("x", "b", 12), ("y", "a", 4), ("x", "b", 19)]
+    results = run(closing, [[TestRecord(topic, key, 1, time_ms) for topic, key, time_ms in script]])
+    topics = ("tables", "both", "itself")
+    assert {topic: [(each.key.key, each.value, each.timestamp) for each in results[topic]] for topic in topics} == {
+        "tables": [("a", 10, 1), ("a", 22, 3), ("b", 10, 12), ("b", 21, 19), ("a", 24, 4)],
+        "both": [("a", 42, 4)],
+        "itself": [("a", 44, 4), ("a", 44, 4)],
+    }
