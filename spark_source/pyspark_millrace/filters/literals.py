@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import math
 from dataclasses import dataclass
-from decimal import Context, Decimal, InvalidOperation
+from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _EPOCH_DAY: Final = datetime.date(1970, 1, 1)
 _MICROSECOND: Final = datetime.timedelta(microseconds=1)
-_EXACT: Final = Context(prec=100)
+_EXACT: Final = Context(prec=100, traps=[Inexact, InvalidOperation])
 
 
 class UnfitLiteralError(ValueError):
@@ -86,7 +87,12 @@ def _unfit(value: Any, data_type: DataType, expected: str) -> UnfitLiteralError:
 
 
 def _whole(value: Any, data_type: DataType) -> BoundLiteral:
-    if isinstance(value, Decimal) and value == value.to_integral_value():
+    if (
+        isinstance(value, Decimal)
+        and value.is_finite()
+        and value.copy_abs() <= 2**63
+        and value == value.to_integral_value()
+    ):
         value = int(value)
     if isinstance(value, int) and -(2**63) <= value < 2**63:
         return BoundLiteral(value, value)
@@ -94,17 +100,20 @@ def _whole(value: Any, data_type: DataType) -> BoundLiteral:
 
 
 def _float(value: Any, data_type: DataType) -> BoundLiteral:
-    if isinstance(value, int | float | Decimal) and not math.isnan(value):
-        return BoundLiteral(float(value), float(value))
-    raise _unfit(value, data_type, "a number")
+    if isinstance(value, int | float | Decimal):
+        with contextlib.suppress(OverflowError):
+            number = float(value)
+            if math.isfinite(number) or number == value:
+                return BoundLiteral(number, number)
+    raise _unfit(value, data_type, "a number of its range")
 
 
 def _decimal(value: Any, data_type: Any) -> BoundLiteral:
     if isinstance(value, int | Decimal):
         try:
             unscaled = _EXACT.scaleb(Decimal(value), data_type.scale)
-        except InvalidOperation:
-            raise _unfit(value, data_type, "a number") from None
+        except (Inexact, InvalidOperation):
+            raise _unfit(value, data_type, "a number of its digits") from None
         if unscaled == unscaled.to_integral_value() and abs(unscaled) < Decimal(10) ** data_type.precision:
             whole = int(unscaled)
             digits = tuple(map(int, str(abs(whole))))

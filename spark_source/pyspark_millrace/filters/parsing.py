@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final, NamedTuple
 
 from millrace.errors import UsageError
@@ -209,7 +209,10 @@ class _Parser:
         self._next += 1
         word = token.text.upper()
         if token.kind == "number":
-            return int(token.text) if re.fullmatch(r"[+-]?\d+", token.text) else Decimal(token.text)
+            try:
+                return int(token.text) if re.fullmatch(r"[+-]?\d+", token.text) else Decimal(token.text)
+            except (ValueError, InvalidOperation):
+                raise self._problem("this number has too many digits", token.position) from None
         if token.kind == "text":
             return _unquoted(token.text)
         if token.kind == "word" and word in _CONSTANTS:

@@ -162,13 +162,13 @@ class StreamTableJoinStep:
                 _roll(view, inputs.batches[side], row)
                 continue
             key, value, time_ms = stream.keys[row], stream.values[row], stream.times[row]
+            if value is None or (mapped[row] is None and not (self._node.kind == "left" and key is None)):
+                found.dropped += 1
+                continue
             stream_time_ms = max(buffer.number("stream_time"), time_ms)
             buffer.numbers["stream_time"] = stream_time_ms
             number = buffer.number("held") + 1
             record = WaitingForTable(number, key, value, time_ms, mapped[row])
-            if value is None or (mapped[row] is None and not (self._node.kind == "left" and key is None)):
-                found.dropped += 1
-                continue
             if time_ms + grace_ms < stream_time_ms:
                 self._release(record, turn, view, found, released)
                 continue

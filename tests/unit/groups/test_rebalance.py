@@ -51,6 +51,16 @@ def test_a_member_that_joins_before_the_assignment_is_written_makes_all_join_aga
     assert [each.assignment for each in world.group.members] == [b""] * 3
 
 
+def test_the_assignment_of_an_earlier_generation_does_not_outlive_a_failed_one() -> None:
+    world = World()
+    members = world.stable("a", "b")
+    calls = [world.join(world.new_member_id()), *(world.join(each.member_id) for each in members.values())]
+    assert {world.answers[call].generation_id for call in calls} == {2}
+    world.join(world.new_member_id())
+    assert world.group.state is GroupState.PREPARING_REBALANCE
+    assert [each.assignment for each in world.group.members] == [b""] * 4
+
+
 def test_an_assignment_is_written_although_the_one_before_is_not_written_yet() -> None:
     world, [leader, follower] = completing("a", "b")
     world.sync(leader)

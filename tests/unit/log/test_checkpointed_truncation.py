@@ -100,3 +100,13 @@ def test_truncation_reports_the_partitions_that_failed(
     assert isinstance(failed["orders", 3], UnknownTopicOrPartitionError)
     assert failed["orders", 2].message == "gone"
     assert "accepts no appends because its disk failed" in failed["orders", 1].message
+
+
+def test_a_partition_that_could_not_be_loaded_is_not_truncated(
+    open_manager: Callable[..., LogManager], tmp_path: Path
+) -> None:
+    manager = open_manager()
+    manager.create_log("orders", TOPIC_ID, 0)
+    manager.close()
+    (tmp_path / "data" / "orders-0" / "partition.metadata").unlink()
+    assert list(open_manager().truncate({("orders", 0): 0})) == [("orders", 0)]

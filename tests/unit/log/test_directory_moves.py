@@ -7,6 +7,7 @@ import itertools
 import os
 import random
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,15 @@ def test_a_partition_moves_while_it_is_used(manager: LogManager, tmp_path: Path,
     assert content(again.logs()[0]) == before
     assert again.by_directory()[tmp_path / "b"].keys() == {KEY}
     again.close()
+
+
+def test_all_moves_share_a_thread_for_each_directory(manager: LogManager, tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    fill(manager.create_log("orders", TOPIC_ID, 0), 1)
+    for name in ("b", "a"):
+        manager.moves.request(KEY, tmp_path / name)
+        eventually(lambda name=name: moved(manager, name) and not manager.moves._targets, "the move")
+    assert sum("log-directory-moves" in thread.name for thread in set(threading.enumerate()) - before) == 2
 
 
 def test_a_copy_of_a_log_that_changes_is_the_log(tmp_path: Path, clock: Any, seed: int) -> None:
@@ -248,6 +258,15 @@ def test_the_next_start_completes_a_decided_move(tmp_path: Path, clock: Any, is_
         again = open_manager(tmp_path, clock)
         assert (again.logs()[0].log_end_offset, again.offline()) == (0, {})
     again.close()
+
+
+def test_a_start_removes_copies_that_an_earlier_process_did_not_finish(tmp_path: Path, clock: Any) -> None:
+    manager = open_manager(tmp_path, clock)
+    manager.create_log("orders", TOPIC_ID, 0)
+    manager.close()
+    (tmp_path / "b" / directory_name_under_way("payments", 0, uuid4().hex, FUTURE_DIRECTORY)).mkdir()
+    open_manager(tmp_path, clock).close()
+    assert names_in(tmp_path) == ["a/orders-0"]
 
 
 def test_the_old_directory_keeps_no_offsets_for_a_later_partition_of_the_name(

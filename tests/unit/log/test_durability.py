@@ -204,6 +204,16 @@ def test_recovery_reads_from_the_disk_what_was_to_be_on_it(
     assert log.log_end_offset == 1
 
 
+def test_a_truncation_is_on_the_disk_when_it_ends(open_log: Open, batch: Batch, watched: WatchedFiles) -> None:
+    log = open_log(files=watched)
+    log.hold_watermark(0)
+    for _ in range(3):
+        log.append(batch())
+    watched.syncs.clear()
+    log.truncate_to(2)
+    assert f"{0:020}.log" in watched.syncs
+
+
 def test_an_epoch_that_could_not_be_written_down_is_not_believed(
     open_log: Open, batch: Batch, disk: Any, tmp_path: Path
 ) -> None:

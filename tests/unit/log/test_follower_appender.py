@@ -129,6 +129,14 @@ def test_offsets_too_far_from_the_first_of_a_segment_begin_another(
     assert content(follower) == records
 
 
+def test_the_last_batch_of_a_fetch_may_be_the_one_that_is_too_far(follower: PartitionLog, batch: Batch) -> None:
+    first, fetched = batch(), batch(base_offset=RELATIVE_OFFSET_MAX) + batch(base_offset=RELATIVE_OFFSET_MAX + 1)
+    follower.append_replicated(ReplicatedBatches(first))
+    follower.append_replicated(ReplicatedBatches(fetched))
+    assert [segment.base_offset for segment in follower.segments] == [0, 1]
+    assert content(follower) == first + fetched
+
+
 def test_a_fetch_larger_than_a_segment_is_spread_over_several(follower: PartitionLog, batch: Batch) -> None:
     size = len(batch())
     records = b"".join(batch(base_offset=offset) for offset in range(12))

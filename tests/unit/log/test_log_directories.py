@@ -155,7 +155,12 @@ def test_a_log_directory_that_cannot_be_made_or_written_is_named(
 
 @pytest.mark.parametrize(
     ("text", "problem"),
-    [("version: 1\ntopic_id: UuRsE4Z5TDSyNuFR9n9LyQ\n", "version 1"), ("version: 0\n", "topic_id"), ("", "version")],
+    [
+        ("version: 1\ntopic_id: UuRsE4Z5TDSyNuFR9n9LyQ\n", "version 1"),
+        ("version: 0\ntopic_id: UuRsE4Z5TDSyNuFR9n9LyQ: 1\n", "16-char"),
+        ("version: 0\n", "topic_id"),
+        ("", "version"),
+    ],
 )
 def test_damaged_topic_ids_are_named(
     open_manager: Callable[..., LogManager], tmp_path: Path, text: str, problem: str

@@ -21,6 +21,8 @@ from millrace.records import (
 )
 from millrace_broker.log import PartitionLog
 
+from .conftest import RefusingFiles
+
 Open = Callable[..., PartitionLog]
 Batch = Callable[..., bytes]
 FIRST = "00000000000000000000"
@@ -186,6 +188,16 @@ def test_finished_swap_replaces_its_predecessors(open_log: Open, filled: int, tm
     assert logs[0].read_bytes() == merged
 
 
+def test_each_step_of_a_swap_is_durable_before_the_next(open_log: Open, filled: int, tmp_path: Path) -> None:
+    first, second = sorted(tmp_path.glob("*.log"))[:2]
+    (tmp_path / f"{FIRST}.log.swap").write_bytes(first.read_bytes() + second.read_bytes())
+    files, seen = RefusingFiles(), []
+    files.refuses = lambda operation, path: seen.append(f"{operation} {path.name}") or 0  # type: ignore[func-returns-value]
+    open_log(OPTIONS, files=files)
+    at, sync = seen.index(f"rename {FIRST}.log.swap"), f"sync_directory {tmp_path.name}"
+    assert (seen[at - 1], seen[at + 1]) == (sync, sync)
+
+
 def test_unfinished_swap_is_dropped(open_log: Open, filled: int, tmp_path: Path) -> None:
     (tmp_path / f"{FIRST}.log.swap").write_bytes(b"")
     (tmp_path / f"{FIRST}.log.cleaned").write_bytes(b"")
@@ -261,6 +273,15 @@ def test_a_closed_log_that_is_damaged_is_recovered_if_it_is_known_what_was_synce
         open_log(OPTIONS, was_clean=True)
     with pytest.raises(StorageError, match=r"offset 19: .*but was synced up to offset 20"):
         open_log(OPTIONS, was_clean=True, recovery_point=20)
+    assert open_log(OPTIONS, was_clean=True, recovery_point=19).log_end_offset == 19
+
+
+def test_records_that_were_added_after_a_clean_stop_are_checked(open_log: Open, filled: int, tmp_path: Path) -> None:
+    open_log(OPTIONS).close()
+    path = last_log(tmp_path)
+    damaged = bytearray(path.read_bytes())
+    damaged[-1] ^= 1
+    path.write_bytes(damaged)
     assert open_log(OPTIONS, was_clean=True, recovery_point=19).log_end_offset == 19
 
 
@@ -341,17 +362,22 @@ def test_any_bit_of_the_log_may_flip_in_a_crash(
         path.write_bytes(sound)
 
 
-@pytest.mark.parametrize("recovery_point", [None, 2])
+@pytest.mark.parametrize(("number", "recovery_point"), [(0, None), (0, 2), (1, None)])
 def test_a_lost_end_of_a_segment_is_a_gap(
-    open_log: Open, filled: int, tmp_path: Path, recovery_point: int | None, caplog: pytest.LogCaptureFixture
+    open_log: Open,
+    filled: int,
+    tmp_path: Path,
+    number: int,
+    recovery_point: int | None,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     # One segment lost its end and the next one is whole. Recovery keeps the next one.
-    first = tmp_path / f"{FIRST}.log"
-    following = int(sorted(tmp_path.glob("*.log"))[1].name[:20])
-    first.write_bytes(first.read_bytes()[: 3 * filled])
+    cut, following = sorted(tmp_path.glob("*.log"))[number : number + 2]
+    base, next_base = int(cut.stem), int(following.stem)
+    cut.write_bytes(cut.read_bytes()[: 3 * filled])
     log = open_log(OPTIONS, recovery_point=recovery_point)
-    assert offsets(log) == [0, 1, 2, *range(following, 20)]
-    assert f"offsets 3..{following - 1} are missing" in caplog.text
+    assert offsets(log) == [*range(base + 3), *range(next_base, 20)]
+    assert f"offsets {base + 3}..{next_base - 1} are missing" in caplog.text
 
 
 def test_indexes_of_a_segment_sealed_after_its_sync_are_not_trusted(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -70,3 +71,15 @@ def test_look_up_by_time_notices_damage(open_log: Open, batch: Batch, tmp_path: 
     assert log.offset_for_time(START) == (0, START)
     with pytest.raises(CorruptBatchError):
         log.offset_for_time(START + 1)
+
+
+@pytest.mark.parametrize(("time_ms", "expected"), [(START, None), (START + 1, (1, START + 5))])
+def test_records_without_timestamps_may_be_as_new_as_their_file(
+    open_log: Open, batch: Batch, time_ms: int, expected: tuple[int, int] | None
+) -> None:
+    log = open_log()
+    log.append(batch([-1]))
+    log.roll()
+    log.append(batch([START + 5]))
+    os.utime(log.segments[0].path, ns=(START * 10**6,) * 2)
+    assert log.offset_for_time(time_ms) == expected

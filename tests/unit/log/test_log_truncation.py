@@ -73,6 +73,32 @@ def test_a_log_is_closed_cleanly_after_a_truncation(open_log: Open, batch: Batch
     assert again.max_timestamp_offset() == (1, NOW_MS + 1)
 
 
+def test_the_largest_timestamp_after_a_truncation_may_be_newer_than_the_last_index_entry(
+    open_log: Open, batch: Batch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = open_log({"index.interval.bytes": 300})
+    for number in range(12):
+        log.append(batch([NOW_MS + number]))
+    for end in (10, 9, 8, 7):
+        log.truncate_to(end)
+        assert log.max_timestamp_offset() == (end - 1, NOW_MS + end - 1)
+    assert "rebuilt the indexes" not in caplog.text
+
+
+def test_a_truncation_keeps_the_index_entries_of_the_remaining_records(
+    open_log: Open, batch: Batch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = open_log({"index.interval.bytes": 100})
+    for number in range(12):
+        log.append(batch([NOW_MS + number]))
+    before = list(log.segments[0].indexes()[0])
+    log.truncate_to(3)
+    kept = list(log.segments[0].indexes()[0])
+    assert kept == [entry for entry in before if entry.offset < 3]
+    assert len(before) > 2 * len(kept) > 0
+    assert "rebuilt the indexes" not in caplog.text
+
+
 def test_a_log_starts_again(open_log: Open, batch: Batch) -> None:
     log = open_log(SMALL)
     for number in range(12):

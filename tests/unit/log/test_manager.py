@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -179,6 +180,76 @@ def test_interrupted_creation_and_deletion_are_cleared_away(
     assert manager.logs() == []
 
 
+class RecordingFiles(OsFiles):
+    """Files that record removals, and which of them a power failure could undo."""
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+
+    def names(self, directory: Path) -> list[str]:
+        self.steps.append(f"names {directory.name}")
+        return super().names(directory)
+
+    def sync_directory(self, path: Path) -> None:
+        super().sync_directory(path)
+        self.steps.append(f"sync {path.name}")
+
+    def remove(self, path: Path) -> None:
+        super().remove(path)
+        self.steps.append(f"remove {path.name}")
+
+    def remove_tree(self, path: Path) -> None:
+        super().remove_tree(path)
+        self.steps.append("remove")
+
+
+def test_a_power_failure_does_not_bring_the_marker_of_a_clean_stop_back(
+    open_manager: Callable[..., LogManager],
+) -> None:
+    open_manager().close()
+    files = RecordingFiles()
+    open_manager(files=files)
+    at = files.steps.index("remove .kafka_cleanshutdown")
+    assert files.steps[at + 1] == "sync data"
+
+
+def test_a_start_syncs_the_name_of_a_deleted_partition_before_it_removes_the_files(
+    open_manager: Callable[..., LogManager], tmp_path: Path
+) -> None:
+    (tmp_path / "data" / f"orders-0.{uuid4().hex}-delete").mkdir(parents=True)
+    files = RecordingFiles()
+    open_manager(files=files)
+    at = files.steps.index("remove")
+    assert files.steps[at - 2 : at] == ["sync data", "names data"]
+
+
+def test_checkpoints_of_a_partition_that_is_gone_count_for_no_later_one_of_its_name(
+    open_manager: Callable[..., LogManager], batch: Batch, tmp_path: Path
+) -> None:
+    manager = open_manager()
+    manager.create_log("orders", TOPIC_ID, 0).append(batch([1, 2]))
+    manager.close()
+    shutil.rmtree(tmp_path / "data" / "orders-0")
+    manager = open_manager()
+    manager.create_log("orders", uuid4(), 0)
+    crash(manager)
+    manager = open_manager()
+    assert manager.offline() == {}
+    assert manager.logs()[0].log_end_offset == 0
+
+
+def test_a_partition_whose_first_segment_was_not_created_is_empty(
+    open_manager: Callable[..., LogManager], batch: Batch, tmp_path: Path
+) -> None:
+    manager = open_manager()
+    manager.create_log("orders", TOPIC_ID, 0)
+    crash(manager)
+    (tmp_path / "data" / "orders-0" / f"{0:020}.log").unlink()
+    log = open_manager().logs()[0]
+    assert (log.log_start_offset, log.log_end_offset) == (0, 0)
+    assert log.append(batch([1])).base_offset == 0
+
+
 def test_new_partitions_go_where_there_are_fewest(open_manager: Callable[..., LogManager], tmp_path: Path) -> None:
     manager = open_manager("a", "b")
     for partition in range(5):
@@ -317,10 +388,10 @@ def test_retention_is_due_from_time_to_time(open_manager: Callable[..., LogManag
     manager.tick()
     log = manager.create_log("orders", TOPIC_ID, 0)
     log.append(batch([clock.now_ms()]))
-    clock.advance_ms(4000)
+    clock.advance_ms(4999)
     manager.tick()
     assert log.log_start_offset == 0
-    clock.advance_ms(1000)
+    clock.advance_ms(1)
     manager.tick()
     assert log.log_start_offset == 1
 

@@ -50,3 +50,16 @@ def test_a_log_of_many_segments_is_read_with_few_files(
     read: list[Any] = [log.read(offset, 1) for offset in range(30) for _ in range(2)]
     assert len(set(read)) == 30
     assert len(bound) == 3
+
+
+def test_a_segment_no_longer_counts_when_it_is_appended_to(
+    open_log: Callable[..., PartitionLog], batch: Callable[..., bytes]
+) -> None:
+    bound = OpenSegments(3)
+    log = open_log()
+    log.append(batch([1]))
+    log.close()
+    log = open_log(was_clean=True, open_segments=bound)
+    assert len(bound) == 1
+    log.append(batch([2]))
+    assert len(bound) == 0

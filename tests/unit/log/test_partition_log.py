@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,16 @@ def test_producers_survive_a_restart(open_log: Open, batch: Batch, was_clean: bo
         log.append(batch(producer_id=9, producer_epoch=0, base_sequence=42))
 
 
+def test_producers_of_an_emptied_log_survive_a_restart(open_log: Open, batch: Batch) -> None:
+    log = open_log()
+    log.append(batch(producer_id=9, producer_epoch=0, base_sequence=0))
+    log.roll()
+    log.delete_records(1)
+    log.close()
+    log = open_log(was_clean=True, recovery_point=1, log_start_offset=1)
+    assert log.append(batch(producer_id=9, producer_epoch=0, base_sequence=0)).is_duplicate
+
+
 def test_silent_producers_are_forgotten(open_log: Open, batch: Batch, clock: Any) -> None:
     log = open_log()
     log.append(batch([5], producer_id=9, producer_epoch=0, base_sequence=0))
@@ -174,6 +185,13 @@ def test_rolls_by_age_of_timestamps(open_log: Open, batch: Batch, tmp_path: Path
     for time_ms in (START, START + 1000, START + 1001, START + 1500):
         log.append(batch([time_ms]))
     assert names(tmp_path, ".log") == [f"{base:020d}.log" for base in (0, 2)]
+
+
+def test_the_newest_batch_of_a_request_counts_for_the_age(open_log: Open, batch: Batch, tmp_path: Path) -> None:
+    log = open_log({"segment.ms": 1000})
+    log.append(batch([START]))
+    log.append(batch([START + 1001]) + batch([START + 1]))
+    assert names(tmp_path, ".log") == [f"{base:020d}.log" for base in (0, 1)]
 
 
 def test_rolls_by_age_of_the_segment_without_timestamps(
@@ -346,6 +364,16 @@ def test_retention_by_time_can_empty_the_log(open_log: Open, batch: Batch, clock
 
 
 # --- durability -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("time_ms", "deleted"), [(-1, 0), (0, 1)])
+def test_only_records_without_timestamps_have_the_age_of_their_file(
+    open_log: Open, batch: Batch, clock: Any, time_ms: int, deleted: int
+) -> None:
+    log = open_log({"retention.ms": 1000})
+    log.append(batch([time_ms]))
+    os.utime(log.segments[0].path, ns=(clock.now_ms() * 10**6,) * 2)
+    assert log.apply_retention() == deleted
 
 
 def test_flush_moves_the_recovery_point(open_log: Open, batch: Batch) -> None:

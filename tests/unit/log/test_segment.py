@@ -18,6 +18,7 @@ INDEXED = {"index.interval.bytes": 1, "file.delete.delay.ms": 0}
 OFFSET_ENTRY_BYTES = 8
 TIME_ENTRY_BYTES = 12
 MAGIC_POSITION = 16
+LAST_OFFSET_DELTA_POSITION = 23
 
 OpenLog = Callable[..., PartitionLog]
 Batch = Callable[..., bytes]
@@ -53,6 +54,24 @@ def test_a_damaged_time_of_the_growing_segment_is_done_without(open_log: OpenLog
     for before_ms in (0, 3):  # 67 is looked up from the damaged entry
         assert [log.offset_for_time(10 * n - before_ms) for n in range(21)] == [(n, 10 * n) for n in range(21)]
     assert index.read_bytes()[: len(damaged)] == damaged
+
+
+@pytest.mark.parametrize("grows", [True, False])
+def test_a_damaged_offset_in_the_time_index_hides_no_record(
+    open_log: OpenLog, batch: Batch, tmp_path: Path, grows: bool
+) -> None:
+    log = open_log(INDEXED)
+    for n in range(20):
+        log.append(batch([10 * n]))
+    log.close()
+    index = tmp_path / f"{0:020}.timeindex"
+    damaged = bytearray(index.read_bytes())
+    struct.pack_into(">i", damaged, 5 * TIME_ENTRY_BYTES + 8, 15)  # a start checks the last entry
+    index.write_bytes(damaged)
+    log = open_log(INDEXED, was_clean=True)
+    if grows:
+        log.append(batch([200]))
+    assert [log.offset_for_time(10 * n - 3) for n in range(20)] == [(n, 10 * n) for n in range(20)]
 
 
 def test_a_damaged_entry_of_the_growing_segment_is_done_without(
@@ -231,6 +250,22 @@ def test_a_batch_that_reaches_into_the_next_segment_is_damage(
         assert first_offset(log.read(3, 10_000)) == 2
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_batch_whose_damaged_header_hides_its_last_record_is_reported(
+    open_log: OpenLog, batch: Batch, tmp_path: Path, number: int
+) -> None:
+    log = open_log(INDEXED)
+    for n in range(3):
+        log.append(batch([n, n]))
+    log.roll()
+    log.append(batch([9]))
+    log.close()
+    with_changed_field(tmp_path / f"{0:020}.log", number, LAST_OFFSET_DELTA_POSITION, struct.pack(">i", 0))
+    log = open_log(INDEXED, was_clean=True)
+    with pytest.raises(CorruptBatchError, match="checksum"):
+        log.read(2 * number + 1, 10_000)
+
+
 def test_a_batch_longer_than_the_rest_of_its_segment_is_damage(open_log: OpenLog, batch: Batch, tmp_path: Path) -> None:
     log = open_log()
     for n in range(3):
@@ -277,6 +312,17 @@ def test_positions_between_batches(open_log: OpenLog, batch: Batch) -> None:
     assert segment.boundary(0, 3 * size, 2 * size) == 2 * size
 
 
+def test_look_ups_before_the_first_index_entry_need_no_rebuilt_index(
+    open_log: OpenLog, batch: Batch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = open_log()
+    for n in range(3):
+        log.append(batch([n]))
+    log.roll()
+    assert [log.offset_for_time(n) for n in range(3)] == [(n, n) for n in range(3)]
+    assert not caplog.records
+
+
 def test_a_batch_that_claims_to_reach_over_the_next_one_is_damage(
     open_log: OpenLog, batch: Batch, tmp_path: Path
 ) -> None:
@@ -298,13 +344,15 @@ def test_files_are_released_unless_another_thread_opens_them_or_they_grow(open_l
     log.roll()
     log.append(batch([1]))
     sealed, growing = log.segments
-    file, appended = sealed.file(), growing.file()
+    file, indexes, appended = sealed.file(), sealed.indexes(), growing.file()
     with ThreadPoolExecutor(1) as other:
         with sealed.lock:
             assert not other.submit(sealed.try_release).result()
         assert sealed.file() is file
+        assert sealed.indexes() is indexes
         assert other.submit(sealed.try_release).result()
     assert sealed.file() is not file
+    assert sealed.indexes() is not indexes
     assert growing.try_release()
     assert growing.file() is appended
     held = sealed.file()

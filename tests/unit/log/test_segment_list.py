@@ -36,6 +36,10 @@ def test_floor_is_the_last_segment_that_begins_at_or_before_an_offset(found: set
     assert floor(segments, offset) == (before[-1] if before else 0)
 
 
+def test_an_offset_before_all_segments_is_looked_for_in_the_first() -> None:
+    assert floor([segment(10), segment(20)], 9) == 0
+
+
 def test_readers_keep_the_segments_that_they_took() -> None:
     segments = SegmentList([segment(0), segment(10)])
     taken = segments.current

@@ -188,6 +188,12 @@ def test_text_and_timestamps_are_taken_for_what_they_are() -> None:
     assert decoded.timestamps_ms().to_pylist() == [1, 2]
 
 
+def test_offsets_may_lie_up_to_the_largest_32_bit_integer_after_the_base_offset() -> None:
+    offsets = pa.array([7, 8, 9, 7 + 2**31 - 1])
+    batch = build_columnar_batch(pa.record_batch({"value": VALUES}), base_offset=7, offsets=offsets)
+    assert decode(batch).offsets().equals(offsets)
+
+
 def test_compaction_leaves_offsets_with_gaps_and_a_delete_horizon() -> None:
     batch = build_columnar_batch(
         pa.record_batch({"value": VALUES}),
@@ -255,6 +261,7 @@ def test_an_older_version_is_read_with_nulls_for_newer_columns() -> None:
         ({"value": VALUES}, {"timestamps_ms": pa.nulls(4, pa.int64())}, InvalidRecordError, "null"),
         ({"value": VALUES}, {"tombstones": pa.array([True])}, InvalidRecordError, "1 tombstones for 4 rows"),
         ({"value": VALUES}, {"offsets": pa.array([0, 2, 2, 3])}, InvalidRecordError, "do not ascend"),
+        ({"value": VALUES}, {"offsets": pa.array([0, 1, 2, 2**31])}, InvalidRecordError, "do not ascend"),
         ({"value": VALUES}, {"offsets": pa.array([0, 1, 2, 9]), "base_offset": 5}, InvalidRecordError, "ascend from 5"),
         ({"c": pa.array(["a"]).dictionary_encode()}, {"schema_id": 1}, SchemaError, "cast it to its value type"),
         (

@@ -178,6 +178,19 @@ def test_gzip_headers_may_have_every_optional_part(flags: int) -> None:
             decompress(body[:size], Compression.GZIP)
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_gzip_body_begins_with_the_magic_number(place: int) -> None:
+    body = bytearray(GZIP_PLAIN)
+    body[place] ^= 1
+    with pytest.raises(CorruptBatchError, match="magic number"):
+        decompress(bytes(body), Compression.GZIP)
+
+
+def test_a_gzip_header_may_have_an_extra_field_of_more_than_255_bytes() -> None:
+    header = GZIP_PLAIN[:3] + b"\x04" + GZIP_PLAIN[4:10] + struct.pack("<H", 300) + bytes(300)
+    assert decompress(header + GZIP_PLAIN[10:], Compression.GZIP) == b"data"
+
+
 @pytest.mark.parametrize("flags", [0x02, 0x1E])
 def test_a_gzip_header_may_have_a_checksum_that_must_be_right(flags: int) -> None:
     for place in range(4, len(gzip_header(flags))):

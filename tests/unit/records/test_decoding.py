@@ -124,6 +124,14 @@ def test_without_verifying_the_checksum_is_not_looked_at() -> None:
     assert collect(decode_range(pa.py_buffer(bytes(log)), 0, 3, no_schema, verify=False))[0] == [0, 1, 2]
 
 
+@pytest.mark.parametrize(("place", "base_offset"), [(0, -1), (0, -(2**63)), (1, 2), (1, -1)])
+def test_a_base_offset_that_is_negative_or_does_not_ascend_is_corrupt(place: int, base_offset: int) -> None:
+    batches = [rows(0, 3, Compression.NONE), rows(3, 3, Compression.NONE)]
+    batches[place] = base_offset.to_bytes(8, "big", signed=True) + batches[place][8:]  # no checksum covers it
+    with pytest.raises(CorruptBatchError, match=f"offset {base_offset} does not follow {3 * place - 1}"):
+        list(decode_range(pa.py_buffer(b"".join(batches)), 0, 6, no_schema))
+
+
 def test_columns_outlive_the_name_of_the_mapping(tmp_path: Path) -> None:
     path = tmp_path / "segment"
     path.write_bytes(columnar(0, 3, Compression.NONE))

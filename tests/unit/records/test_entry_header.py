@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import zlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,3 +75,15 @@ def test_damage_and_incomplete_messages_are_noticed(magic: int, compression: Com
     for size in range(len(data)):
         with pytest.raises(CorruptBatchError):
             read_entry_header(data[:size])
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("compression", [Compression.ZSTD, 5])
+def test_a_sound_message_with_a_compression_that_its_format_does_not_have_is_corrupt(
+    magic: int, compression: int
+) -> None:
+    data = bytearray(build_entries(records(1, 7), magic=magic))
+    data[17] = compression
+    data[12:16] = zlib.crc32(data[16:]).to_bytes(4, "big")
+    with pytest.raises(CorruptBatchError, match=r"message at position 0 cannot be read: .*compression"):
+        read_entry_header(data)

@@ -60,6 +60,15 @@ def test_append_time_is_one_for_all(compression: Compression) -> None:
     assert {entry.timestamp_type for entry in read_entries(data)} == {TimestampType.LOG_APPEND_TIME}
 
 
+@pytest.mark.parametrize("compression", LEGACY_COMPRESSIONS)
+def test_magic_0_has_no_type_of_timestamps(compression: Compression) -> None:
+    of_producer, of_broker = (
+        build_messages([Record(value=b"v")], magic=0, compression=compression, timestamp_type=type_)
+        for type_ in (TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME)
+    )
+    assert of_broker == of_producer
+
+
 def test_a_wrappers_first_offset_is_found_by_reading_it() -> None:
     records = [Record(offset=offset, value=b"v") for offset in (70, 75, 90)]
     for magic in (0, 1):
@@ -97,9 +106,10 @@ def test_a_wrapper_may_not_end_after_its_own_offset() -> None:
         list(entry.records())
 
 
-def wrapper(inner: bytes, offset: int, magic: int = 1) -> bytes:
+def wrapper(inner: bytes, offset: int, magic: int = 1, append_time_ms: int | None = None) -> bytes:
     value = zlib.compress(inner, wbits=31)
-    content = struct.pack(">bb", magic, Compression.GZIP) + struct.pack(">q", 0) * magic
+    attributes = Compression.GZIP | (0 if append_time_ms is None else 0x08)
+    content = struct.pack(">bb", magic, attributes) + struct.pack(">q", append_time_ms or 0) * magic
     content += struct.pack(">ii", -1, len(value)) + value
     return struct.pack(">qiI", offset, 4 + len(content), zlib.crc32(content)) + content
 
@@ -108,6 +118,11 @@ def wrapper(inner: bytes, offset: int, magic: int = 1) -> bytes:
 def test_relative_offsets_end_at_the_wrappers_own_unless_that_is_0(offset: int, first: int) -> None:
     inner = build_messages([Record(offset=0), Record(offset=1)], magic=1)
     assert [record.offset for record in read(wrapper(inner, offset))] == [first, first + 1]
+
+
+def test_the_brokers_time_in_a_wrapper_replaces_the_times_of_its_messages() -> None:
+    inner = build_messages([Record(offset=0, timestamp_ms=5), Record(offset=1, timestamp_ms=9)], magic=1)
+    assert [record.timestamp_ms for record in read(wrapper(inner, 1, append_time_ms=70))] == [70, 70]
 
 
 @pytest.mark.parametrize("rest", [b"", bytes(11), struct.pack(">qi", 1, 14), struct.pack(">qi", 1, 14) + bytes(13)])

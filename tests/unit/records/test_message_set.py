@@ -91,6 +91,14 @@ def test_recovery_does_not_truncate_what_belongs_to_another_segment() -> None:
         sound_prefix_bytes(MIXED, base_offset=3)
 
 
+@pytest.mark.parametrize("base_offset", [0, 100])
+def test_a_segment_holds_offsets_of_at_most_32_bits_beyond_its_base_offset(base_offset: int) -> None:
+    last, beyond = (build_entries([Record(offset=base_offset + 2**31 + more)], magic=2) for more in (-1, 0))
+    assert sound_prefix_bytes(last, base_offset) == len(last)
+    with pytest.raises(InvalidRecordError, match=f"does not belong to segment {base_offset}"):
+        sound_prefix_bytes(beyond, base_offset)
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_are_walked_to_an_end(data: bytes) -> None:
     for read in (read_entries, read_file_entries):

@@ -166,5 +166,6 @@ def test_impossible_batches_are_not_written(options: dict[str, int], problem: st
 def test_nothing_is_not_a_batch_and_negative_times_are_not_timestamps() -> None:
     with pytest.raises(InvalidRecordError, match="at least one record"):
         build_rows_batch([])
-    with pytest.raises(InvalidTimestampError, match="timestamp -2"):
-        build_rows_batch([Record(timestamp_ms=-2)])
+    for times in ((-2,), (5, -2), (-2, 5)):
+        with pytest.raises(InvalidTimestampError, match="timestamp -2"):
+            build_rows_batch([Record(timestamp_ms=time) for time in times])

@@ -110,6 +110,13 @@ def test_small_batches_and_spread_texts_have_none() -> None:
     assert column_statistics(pa.array([float("nan"), 1.0])) == ColumnStatistics(0)
 
 
+def test_only_the_first_32_columns_have_statistics() -> None:
+    numbers = pa.array(range(ROWS))
+    found = read(build(pa.record_batch({f"c{number}": numbers for number in range(33)})))
+    assert found is not None
+    assert set(found.columns) == set(range(32))
+
+
 def test_long_texts_are_cut_and_still_cover_their_values() -> None:
     long = pa.array(["a" * 90] * 40 + ["é" * 50] * 2 + ["b"] * 200)
     found = column_statistics(long)
@@ -219,6 +226,13 @@ def test_untrue_statistics_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         validate(build(timestamps_ms=pa.array(range(ROWS))))
     monkeypatch.setattr("millrace.records.columnar_writing.gather_entries", lambda *_: times[:-3])
     with pytest.raises(InvalidRecordError, match="damaged"):
+        validate(build())
+
+
+def test_statistics_of_a_column_that_the_batch_does_not_have_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = gather_entries([*ASCENDING.columns, pa.nulls(ROWS)], None)
+    monkeypatch.setattr("millrace.records.columnar_writing.gather_entries", lambda *_: entries)
+    with pytest.raises(InvalidRecordError, match="statistics of column 8 do not match"):
         validate(build())
 
 

@@ -26,6 +26,7 @@ from millrace.records import (
     seal,
     validate_batch,
 )
+from millrace.records.varint import write_varint
 
 ROWS = 40
 TYPED = pa.record_batch(
@@ -146,12 +147,14 @@ def test_offsets_outside_the_batchs_range_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("deltas", "is_valid"), [((0, 2, 5), True), ((0, 5, 2), False), ((2, 0, 5), False), ((0, 2, 2), False)]
-)
-def test_offsets_ascend_from_record_to_record(deltas: tuple[int, ...], is_valid: bool) -> None:
+    ("deltas", "is_valid"),
+    [((5,), True), ((0, 2, 5), True), ((0, 5, 2), False), ((2, 0, 5), False), ((0, 2, 2), False),
+     ((0, 2, 6), False), ((-1, 2, 5), False)],
+)  # fmt: skip
+def test_offsets_ascend_within_the_range_of_the_batch(deltas: tuple[int, ...], is_valid: bool) -> None:
     header = read_header(build_rows_batch([Record()] * 3))
-    body = b"".join(b"\x0c\0\0" + bytes([2 * delta]) + b"\x01\x01\0" for delta in deltas)
-    batch = seal(header._replace(last_offset_delta=5), body)
+    body = b"".join(b"\x0c\0\0" + write_varint(delta) + b"\x01\x01\0" for delta in deltas)
+    batch = seal(header._replace(last_offset_delta=5, count=len(deltas)), body)
     if is_valid:
         validate(batch)
         return

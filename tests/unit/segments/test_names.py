@@ -9,7 +9,15 @@ from millrace.segments import (
     partition_directory_name,
     segment_file_name,
 )
-from millrace.segments.names import LOG, SEGMENT_SUFFIXES, deleted_directory_name
+from millrace.segments.names import (
+    FUTURE_DIRECTORY,
+    LOG,
+    MOVED_DIRECTORY,
+    SEGMENT_SUFFIXES,
+    deleted_directory_name,
+    directory_name_under_way,
+    parse_directory_name_under_way,
+)
 
 topics = st.text("abcXYZ019._-", min_size=1, max_size=249).filter(lambda topic: topic not in (".", ".."))
 
@@ -53,3 +61,24 @@ def test_the_topic_is_cut_in_a_name_that_would_be_too_long(topic_length: int, na
     name = deleted_directory_name("t" * topic_length, 12, "f" * 32)
     assert len(name) == name_length
     assert name.endswith(f"t-12.{'f' * 32}-delete")
+
+
+@given(topic=topics, partition=st.integers(0, 2**31 - 1), suffix=st.sampled_from((FUTURE_DIRECTORY, MOVED_DIRECTORY)))
+def test_the_name_of_a_copy_and_back(topic: str, partition: int, suffix: str) -> None:
+    name = f"{topic}-{partition}.{'0a' * 16}{suffix}"
+    assert parse_directory_name_under_way(name) == (topic, partition, suffix)
+    if len(name) <= 255:
+        assert directory_name_under_way(topic, partition, "0a" * 16, suffix) == name
+
+
+@pytest.mark.parametrize("name", ["a-1", "a-1.0a-future", f"a-1.{'0a' * 16}-delete", f"a.{'0a' * 16}-future"])
+def test_other_directories_are_no_copies(name: str) -> None:
+    assert parse_directory_name_under_way(name) is None
+
+
+def test_a_topic_can_be_moved_if_the_name_of_the_copy_fits_a_file_name() -> None:
+    tail = f"-12.{'f' * 32}-future"
+    longest = "t" * (255 - len(tail))
+    assert directory_name_under_way(longest, 12, "f" * 32, FUTURE_DIRECTORY) == longest + tail
+    with pytest.raises(InvalidTopicError, match="1 characters too long"):
+        directory_name_under_way(longest + "t", 12, "f" * 32, FUTURE_DIRECTORY)

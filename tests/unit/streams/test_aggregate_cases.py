@@ -161,6 +161,34 @@ def test_a_group_may_lose_a_value_that_a_suppression_never_let_out() -> None:
     assert [(each["total"], each["rows"]) for each in found] == [(1.0, 1), (None, 1), (None, 1)]
 
 
+def test_a_group_loses_what_a_function_had_made_of_a_row() -> None:
+    builder = StreamsBuilder()
+    doubled = builder.table("in", key="string", value="long").map_values(lambda value: value * 2)
+    groups = doubled.group_by(lambda key, value: ("all", value), key="string")
+    groups.reduce(lambda total, value: total + value, lambda total, value: total - value).to_stream().to("out")
+    driver = TopologyTestDriver(builder.build())
+    driver.pipe_records([TestRecord("in", key, value, 0) for key, value in (("a", 1), ("b", 5), ("a", 3), ("b", None))])
+    assert [record.value for record in driver.read_records("out")] == [2, 12, 16, 6]
+
+
+@pytest.mark.parametrize("before", ["-1", "g"], ids=["no key", "no value"])
+def test_a_row_leaves_no_group_if_it_had_no_key_or_no_value_there(before: str) -> None:
+    def group_of(key: str, value: str) -> tuple[str | None, str | None]:
+        return None if value[0] == "-" else value[0], value if value[1:] else None
+
+    builder = StreamsBuilder()
+    groups = builder.table("in", key="string", value="string").group_by(group_of, key="string", value="string")
+    joined = groups.reduce(lambda total, value: total + value, lambda total, value: total.replace(value, ""))
+    joined.to_stream().to("out")
+    driver = TopologyTestDriver(builder.build())
+    script = [("a", before), ("b", "g5"), ("a", "h2"), ("a", before), ("a", None)]
+    found = []
+    for record in script:
+        driver.pipe_records([TestRecord("in", *record, 0)])
+        found.append([(each.key, each.value) for each in driver.read_records("out")])
+    assert found == [[], [("g", "g5")], [("h", "h2")], [("h", "")], []]
+
+
 @pytest.mark.parametrize("missing", [0, 1])
 @pytest.mark.parametrize("emit", ["every", "last"])
 def test_the_largest_sum_of_decimals_has_38_digits(emit: str, missing: int) -> None:
@@ -176,6 +204,17 @@ def test_the_largest_sum_of_decimals_has_38_digits(emit: str, missing: int) -> N
     else:
         with pytest.raises(UserFunctionError, match="more than 38 digits"):
             driver.pipe("in", rows)
+
+
+@pytest.mark.parametrize("emit", ["every", "last"])
+def test_extremes_of_decimals_are_found_though_their_sum_would_have_too_many_digits(emit: str) -> None:
+    builder = StreamsBuilder()
+    groups = builder.stream("in", schema=TYPES, key_columns=["key"]).group_by_key()
+    groups.aggregate(least=min_("d"), most=max_("d"), emit=emit).to_stream().to("out")  # type: ignore[arg-type]
+    driver = TopologyTestDriver(builder.build())
+    driver.pipe("in", [{"key": "a", "d": Decimal(number)} for number in (LARGEST - 1, LARGEST, LARGEST)])
+    found = driver.read_records("out")[-1].value
+    assert (found["least"], found["most"]) == (LARGEST - 1, LARGEST)
 
 
 def test_a_group_whose_rows_have_all_left_begins_without_their_rounding() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace_streams.layout import Layout
+from millrace_streams.serdes import JSON
 from millrace_streams.steps.batch import TIMESTAMP, TOMBSTONE, Batch, concatenate
 
 SCALAR = Layout(
@@ -100,6 +102,13 @@ def test_other_keys_go_with_the_same_values_and_times(
     assert_is(batch, expected, data.draw(st.permutations(["keys", "values", "times", "frame"])))
 
 
+def test_rows_that_are_taken_are_in_columns_as_their_source_is() -> None:
+    records: list[Record] = [("a", 1, 5), ("b", 2, 6)]
+    for columns in (True, False):
+        batch = batch_of(SCALAR, records, columns=columns)
+        assert batch.in_columns == batch.take([1]).in_columns == batch.take([1, 0]).take([0]).in_columns == columns
+
+
 def test_values_may_become_rows_of_another_layout_with_the_same_key() -> None:
     batch = batch_of(SCALAR, [("a", 1, 5), ("b", None, 6)], columns=True)
     layout = Layout(schema=pa.schema([("key", pa.string()), ("x", pa.float64())]), key=("key",), bucket_columns=None)
@@ -159,3 +168,21 @@ def test_rows_may_get_other_keys_as_well(columns: bool) -> None:
     batch = batch_of(ROWS, records, columns=columns).with_keys(["c", "d"], layout)
     assert (batch.keys, batch.times) == (["c", "d"], [5, 6])
     assert batch.frame.select("k", "l", "x").rows() == [("c", 1, 0.5), ("d", 2, 1.5)]
+
+
+@pytest.mark.parametrize("columns", [True, False])
+def test_a_row_without_a_value_has_none_under_another_key(columns: bool) -> None:
+    records: list[Record] = [(("a", 1), None, 5), (("b", 2), row_of("b", 2, 1.5), 6)]
+    layout = Layout(schema=ROWS.schema, key=("k",), bucket_columns=None)
+    batch = batch_of(ROWS, records, columns=columns).with_keys(["c", "d"], layout)
+    assert Batch.of_frame(layout, batch.frame).present == [False, True]
+
+
+@pytest.mark.parametrize("columns", [True, False])
+def test_a_json_text_of_null_is_no_value(columns: bool) -> None:
+    schema = pa.schema([("key", pa.string()), JSON.field("value")])
+    frame = pl.DataFrame({"key": ["a", "b", "c"], "value": ["null", "7", None], TIMESTAMP: [5, 6, 7]})
+    batch = Batch.of_frame(Layout(schema=schema, key=("key",), bucket_columns=None, value="value"), frame)
+    if not columns:
+        batch = Batch.of_lists(batch.layout, batch.keys, batch.values, batch.times)
+    assert batch.present == [False, True, False]

@@ -46,6 +46,13 @@ def test_map_values_gives_the_columns_of_its_schema_and_keeps_the_key():
     assert result == [{"k": "a", "twice": 2}, {"k": "b", "twice": 0}, {"k": "a", "twice": 6}]
 
 
+def test_the_next_function_gets_only_the_declared_columns_of_a_result():
+    seen = []
+    twice = {"k": "a", "twice": 2, "other": 5}
+    assert run(lambda s: s.map_values(lambda value: twice, schema=TWICE).peek(seen.append), ROWS[:1]) == seen
+    assert seen == [{"k": "a", "twice": 2}]
+
+
 def test_batchwise_functions_get_a_frame():
     assert run(lambda s: s.filter(batchwise(lambda frame: frame["x"] > 1))) == [ROWS[2]]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from millrace_streams import StreamsBuilder, TestRecord, TopologyTestDriver, count, mean, within
+from millrace_streams import StreamsBuilder, TestRecord, TopologyTestDriver, count, mean, sessions, tumbling, within
 from millrace_streams.stores import KeyValueStore, ObjectStore, StoreSpec
 
 TYPES = {"key": "string", "value": "string"}
@@ -162,6 +162,61 @@ def test_records_leave_their_wait_in_order_of_time_and_arrival() -> None:
     assert [value.removesuffix("None") for value, _ in found] == ["1", "2", "3", "4", "late", "0"]
 
 
+def test_records_leave_their_wait_in_order_of_time_though_a_dropped_one_was_newer() -> None:
+    driver = looking_up("left_join", grace=10)
+    script: Script = [("s", "a", "1", 0), ("s", "a", None, 20), ("s", "a", "2", 5), ("s", "a", "end", 60)]
+    found = piped(driver, [*script, ("s", "a", "more", 90)])
+    assert [value.removesuffix("None") for value, _ in found] == ["1", "2", "end"]
+
+
+@pytest.mark.parametrize(("newest_ms", "is_found"), [(29, True), (30, False)])
+@pytest.mark.parametrize("kind", ["stream", "stream of a filtered table", "table"])
+@pytest.mark.parametrize("batches", [1, 2])
+def test_a_join_finds_no_row_of_a_window_that_has_expired(
+    newest_ms: int, is_found: bool, kind: str, batches: int
+) -> None:
+    builder = StreamsBuilder()
+    # The window of 0 is kept until a window starts at 21 or later.
+    left, right = (builder.stream(topic, **TYPES).group_by_key().windowed_by(tumbling(10, grace=11)) for topic in "lr")
+    table = left.count().filter(lambda number: number > 0) if "filtered" in kind else left.count()
+    rows: Any = table if kind == "table" else table.to_stream()
+    counts, texts = right.count(), right.reduce(lambda one, other: one + other)
+    joined = rows.left_join(counts, lambda row, number: f"{number}", value="string")
+    both = joined.left_join(texts, lambda one, other: f"{one} {other}", value="string")
+    (both.to_stream() if kind == "table" else both).to("out")
+    driver = TopologyTestDriver(builder.build())
+    script: Script = [("r", "k", "y", 0), ("r", "other", "y", newest_ms), ("l", "k", "x", 0)]
+    found = [each for part in ([script] if batches == 1 else [script[:2], script[2:]]) for each in piped(driver, part)]
+    assert [value for value, _ in found] == ["1 y" if is_found else "None None"]
+
+
+@pytest.mark.parametrize(("newest_ms", "is_found"), [(25, True), (26, False)])
+def test_a_join_finds_no_session_that_expired_in_the_same_batch(newest_ms: int, is_found: bool) -> None:
+    builder = StreamsBuilder()
+    # A session is kept until another ends 21 ms or more after it.
+    left, right = (
+        builder.stream(topic, **TYPES).group_by_key().windowed_by(sessions(10, grace=11)).count() for topic in "lr"
+    )
+    left.to_stream().left_join(right, lambda number, other: f"{number} {other}", value="string").to("out")
+    driver = TopologyTestDriver(builder.build())
+    script: Script = [("r", "k", "y", 0), ("r", "k", "y", 5), ("r", "other", "y", newest_ms)]
+    found = piped(driver, [*script, ("l", "k", "x", 0), ("l", "k", "x", 5)])
+    assert [value for value, _ in found] == ["1 None", "2 2" if is_found else "2 None"]
+
+
+@pytest.mark.parametrize("batches", [[1, 2], [1, 1, 1]])
+def test_records_that_have_waited_come_just_before_the_record_that_ends_their_wait(batches: list[int]) -> None:
+    builder = StreamsBuilder()
+    table = builder.table("t", **TYPES, versioned=100)
+    stream = builder.stream("s", **TYPES)
+    late = stream.left_join(table, lambda one, other: f"late {one}", value="string", grace=10)
+    late.merge(stream).to("out")
+    driver = TopologyTestDriver(builder.build())
+    script = iter([("s", "k", "1", 5), ("s", "k", "2", 6), ("s", "k", "3", 16)])
+    found = [value for number in batches for value, _ in piped(driver, [next(script) for _ in range(number)])]
+    assert found == ["1", "2", "late 1", "late 2", "3"]
+
+
 def linked(kind: str) -> TopologyTestDriver:
     """Join rows whose value begins with the key of another table's row."""
     builder = StreamsBuilder()
@@ -285,3 +340,14 @@ def test_a_version_that_is_not_the_newest_changes_no_result_and_is_counted(build
     assert values[-1] == "newer"
     assert set(values) <= {"new", "newer", ""}
     assert driver.dropped_records == 1
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_row_stays_subscribed_with_its_newest_version(at_once: bool) -> None:
+    builder = StreamsBuilder()
+    x, y = builder.table("x", **TYPES, versioned=100), builder.table("y", **TYPES)
+    NEWEST["by foreign key"](x, y).to_stream().to("out")
+    driver = TopologyTestDriver(builder.build())
+    script: Script = [("y", "a", "Y", 1), ("x", "k", "new", 10), ("x", "k", "old", 5), ("y", "a", "Z", 12)]
+    batches = [script] if at_once else [[record] for record in script]
+    assert [value for batch in batches for value, _ in piped(driver, batch)] == ["newY", "newZ"]

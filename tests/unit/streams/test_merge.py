@@ -102,3 +102,40 @@ def test_a_record_that_two_sources_read_goes_through_the_first_of_them_first(sec
     driver = TopologyTestDriver(builder.build())
     driver.pipe_records([TestRecord("in", "a", value, 0) for value in (1, 2)])
     assert [record.value for record in driver.read_records("out")] == [1, -1, 2, -2]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_records_through_two_repartition_topics_are_taken_in_turn(at_once: bool) -> None:
+    builder = StreamsBuilder()
+    stream = builder.stream("in", **LONGS)
+    first = stream.flat_map_values(lambda value: [f"a{at}" for at in range(value)], value="string")
+    second = stream.flat_map_values(
+        lambda value: [f"b{at}" for at in range(value)] if value < 3 else [], value="string"
+    )
+    one, other = (each.select_key(lambda key, value: value).repartition() for each in (first, second))
+    one.merge(other).to("out")
+    driver = TopologyTestDriver(builder.build())
+    records = [TestRecord("in", "k", value, 0) for value in (3, 2)]
+    for batch in [records] if at_once else [[record] for record in records]:
+        driver.pipe_records(batch)
+    assert [record.value for record in driver.read_records("out")] == ["a0", "a1", "a2", "a0", "b0", "a1", "b1"]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_branches_of_branches_are_merged_in_the_order_of_single_records(at_once: bool) -> None:
+    builder = StreamsBuilder()
+    texts = builder.stream("in", **LONGS).flat_map_values(lambda value: [f"{value}", f"{value + 1}"], value="string")
+
+    def branches(stream: Any, depth: int) -> Any:
+        if not depth:
+            return stream
+        first, second = (stream.map_values(lambda text, end=end: text + end) for end in "ab")
+        return branches(first, depth - 1).merge(second)
+
+    branches(texts, 3).to("out")
+    driver = TopologyTestDriver(builder.build())
+    records = [TestRecord("in", "k", value, 0) for value in (1, 7)]
+    for batch in [records] if at_once else [[record] for record in records]:
+        driver.pipe_records(batch)
+    expected = [f"{number}{end}" for number in (1, 2, 7, 8) for end in ("aaa", "aab", "ab", "b")]
+    assert [record.value for record in driver.read_records("out")] == expected

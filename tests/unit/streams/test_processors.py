@@ -29,6 +29,7 @@ from millrace_streams.processors import RecordMetadata
 from millrace_streams.steps.operator import Operator
 from millrace_streams.steps.process_stores import view_of
 from millrace_streams.steps.registry import make_step
+from millrace_streams.steps.task import Task
 from millrace_streams.stores import StoreSpec, TimeBuffer
 from millrace_streams.windows import Windowed
 
@@ -442,3 +443,43 @@ def test_a_node_without_a_step_cannot_run() -> None:
     operator = Operator(node=SourceNode(name="read", topic="t"), inputs=(), result=layout)
     with pytest.raises(TopologyError, match="read: SourceNode is not a node that can be run"):
         make_step(operator)
+
+
+def test_all_dropped_records_are_counted_although_processors_share_a_store() -> None:
+    builder = StreamsBuilder()
+    stream, store = builder.stream("in", **TYPES), key_value_store("shared", **TYPES)
+    for output in ("one", "other"):
+        stream.process(Processor, stores=[store]).to(output)
+    stream.group_by_key().count().to_stream().to("counts")
+    driver = TopologyTestDriver(builder.build())
+    driver.pipe_records([TestRecord("in", key, 1, 0) for key in ("a", None, "b", None, None)])
+    assert [record.value for record in driver.read_records("counts")] == [1, 1]
+    assert driver.dropped_records == 3
+
+
+def test_stream_time_punctuations_are_due_at_multiples_of_the_interval() -> None:
+    class Ticking(Processor):
+        def init(self, context: Any) -> None:
+            super().init(context)
+            context.schedule(10, "stream_time", lambda time_ms: context.forward("tick", time_ms))
+
+        def process(self, record: Record) -> None:
+            pass
+
+    driver = run(Ticking, script(5, 9, 10, 19, 20))
+    assert [record.value for record in driver.read_records("out")] == [5, 10, 20]
+
+
+def test_the_failure_of_a_processors_beginning_names_no_record() -> None:
+    class Failing(Processor):
+        def init(self, context: Any) -> None:
+            if failing:
+                raise ValueError("broken")
+
+    failing: list[bool] = []
+    driver = run(Failing, [])
+    driver._tasks = [Task(driver._steps)]
+    failing.append(True)
+    with pytest.raises(UserFunctionError, match=r"raised ValueError: broken \(no record\)") as failure:
+        driver.pipe_records(script(5))
+    assert failure.value.offset is None

@@ -5,6 +5,7 @@ They are in a log and in pages, and stores have columns over them.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -160,6 +161,20 @@ def test_expired_windows_are_dropped_with_their_slot_unread() -> None:
         rows = opened(SPEC, variables).rows()
         assert rows["__window"].min() > start - SPEC.retention_ms
     assert len({page.slot for page in variables.pages}) <= SPEC.retention_ms // TINY.slot_ms + 2
+
+
+@pytest.mark.parametrize("limits", [TINY, LARGE], ids=["in pages", "in the log"])
+@pytest.mark.parametrize(("retention_ms", "expected"), [(20, [50, 60]), (300, [40, 50, 60])])
+def test_rows_that_have_expired_are_not_found_under_another_retention(
+    retention_ms: int, expected: list[int], limits: Limits
+) -> None:
+    variables = MemoryVariables()
+    for start in range(0, 70, 10):
+        change(SPEC, variables, [(key, start, 1) for key in "abcdef"], start, limits)
+    store = opened(replace(SPEC, retention_ms=retention_ms), variables, limits)
+    asked = pl.DataFrame({"key": ["a"] * 7, "__window": list(range(0, 70, 10))})
+    found = store.matching(asked)["__window"].sort().to_list()
+    assert found == sorted(set(store.rows()["__window"])) == expected
 
 
 def test_matching_gives_the_rows_of_these_keys_null_keys_among_them() -> None:

@@ -41,7 +41,7 @@ from millrace_streams.steps.task import Task, TaskResult
 from millrace_streams.stores import KeyValueStore, StoreSpec, TimeBuffer
 from millrace_streams.stores.base import Change, Stored
 from millrace_streams.stores.below import packed
-from millrace_streams.stores.entries import Held
+from millrace_streams.stores.entries import Held, WaitingForTable
 from millrace_streams.windows import Windowed
 
 TYPES = {"key": "string", "value": "long"}
@@ -305,6 +305,19 @@ def test_deleted_entries_and_numbers_are_kept() -> None:
     assert again.number_before("stream_time") == 20
 
 
+def test_a_store_whose_entries_were_all_deleted_has_no_pages_and_no_slots() -> None:
+    longs = spec({"key": pa.string(), "value": pa.int64()})
+    variables, limits = MemoryVariables(), Limits(log_bytes=1, page_bytes=1500)
+    batches: list[dict[Any, Any]] = [{key: Stored(1, 10) for key in "abc"}, {"a": None}, dict.fromkeys("bc"), {}]
+    pages = []
+    for entries in batches:
+        kept_rows(longs, variables, limits).save(packed(longs, entries.items()), {}, 0)
+        pages.append(len(variables.pages))
+    assert pages == [1, 1, 0, 0]
+    kept = kept_rows(longs, variables, limits)
+    assert (kept.slots, kept.facts.slots, kept.rows(kept_from_ms=0).height) == ([], {}, 0)
+
+
 def large(longs: StoreSpec) -> tuple[MemoryVariables, Limits]:
     variables, limits = MemoryVariables(), Limits(log_bytes=1, page_bytes=8 << 10)
     entries = {f"{key}": Stored(key, key) for key in range(5000)}
@@ -368,6 +381,43 @@ def test_only_rows_of_closing_windows_are_read() -> None:
     again = store_over(finals, kept_rows(finals, variables, limits))
     assert isinstance(again, TimeBuffer)
     assert len(again) == 40
+
+
+@pytest.mark.parametrize("form", ["held", "waiting_for_table"])
+def test_a_buffer_finds_its_oldest_entry_among_those_that_are_stored(form: Any) -> None:
+    longs = spec({"key": pa.string(), "value": pa.int64()}).layout
+    described = StoreSpec(name="b", kind="buffer", layout=longs, form=form, other=longs)
+    if form == "held":
+        entries: dict[Any, Any] = {key: Held(key, 1, due, None, due) for key, due in (("a", 7), ("b", 5), ("c", 9))}
+    else:
+        entries = {at: WaitingForTable(at, "a", 1, time_ms, "a") for at, time_ms in enumerate((7, 5, 9))}
+    variables = MemoryVariables()
+    kept_rows(described, variables).save(packed(described, entries.items()), {}, -(2**63))
+    buffer, other = (store_over(described, kept_rows(described, variables)) for _ in range(2))
+    assert isinstance(buffer, TimeBuffer)
+    assert isinstance(other, TimeBuffer)
+    assert len(other) == 3
+    assert buffer.oldest_ms(6) == 5
+    assert buffer.pop_oldest()[1] == sorted(entries.values(), key=lambda entry: entry.timestamp)[0]
+    assert buffer.oldest_ms() == 7
+
+
+@pytest.mark.parametrize(("grace_ms", "expected"), [(0, [1, 2]), (3, [1]), (5, [])])
+def test_records_that_wait_for_a_table_leave_after_the_grace_of_the_changed_topology(
+    grace_ms: int, expected: list[int]
+) -> None:
+    def waiting(grace_ms: int) -> InTheLog:
+        builder = StreamsBuilder()
+        table = builder.table("t", **TYPES, versioned=100)
+        builder.stream("s", **TYPES).left_join(table, lambda one, other: one, value="long", grace=grace_ms).to("out")
+        return InTheLog(builder.build())
+
+    before, after = waiting(20), waiting(grace_ms)
+    before.pipe_records([TestRecord("s", "a", 1, 5)])
+    after.variables = before.variables
+    after.begin_anew()
+    after.pipe_records([TestRecord("s", "a", 2, 8)])
+    assert [record.value for record in after.read_records("out")] == expected
 
 
 def test_stream_time_and_the_next_punctuation_are_kept() -> None:

@@ -196,6 +196,22 @@ def test_the_record_whose_aggregator_fails_is_named(window: Any, strategy: str) 
     assert failure.value.offset == 2
 
 
+@pytest.mark.parametrize(
+    ("window", "options"),
+    [(tumbling(10), {}), (sliding(10), {}), (sessions(5), {"merger": lambda key, one, other: one + other})],
+    ids=["tumbling", "sliding", "sessions"],
+)
+def test_the_first_of_several_records_whose_aggregator_fails_is_named(window: Any, options: dict[str, Any]) -> None:
+    builder = StreamsBuilder()
+    grouped = builder.stream("in", **TYPES).group_by_key().windowed_by(window)
+    sums = grouped.aggregate(lambda: 0, lambda key, value, total: total + int(value), value="long", **options)
+    sums.to_stream().to("out")
+    driver = TopologyTestDriver(builder.build())
+    with pytest.raises(UserFunctionError, match="aggregator raised ValueError") as failure:
+        pipe(driver, *((chr(122 - at), 1) for at in range(20)))
+    assert failure.value.offset == 0
+
+
 FINALS = {
     "tumbling": tumbling(10).retain(1000),
     "hopping": hopping(10, advance=5).retain(1000),
@@ -243,8 +259,9 @@ def test_a_final_result_is_that_of_the_record_that_closed_the_window(window: Any
 
 @pytest.mark.parametrize("strategy", [UPDATE, CLOSE])
 @pytest.mark.parametrize(("now_ms", "kept"), [(40, ["a"]), (41, [])])
+@pytest.mark.parametrize("earlier_ms", [[], [0]], ids=["one", "two"])
 def test_time_goes_by_for_sessions_also_by_one_whose_aggregate_is_none(
-    strategy: str, now_ms: int, kept: list[str]
+    strategy: str, earlier_ms: list[int], now_ms: int, kept: list[str]
 ) -> None:
     builder = StreamsBuilder()
     grouped = builder.stream("in", **TYPES).group_by_key().windowed_by(sessions(10, grace=31)).emit_strategy(strategy)
@@ -255,5 +272,5 @@ def test_time_goes_by_for_sessions_also_by_one_whose_aggregate_is_none(
     folded.to_stream().to("out")
     driver = TopologyTestDriver(builder.build())
     pipe(driver, ("a", 0))
-    pipe(driver, ("b", now_ms))
+    pipe(driver, *(("b", time_ms) for time_ms in [*earlier_ms, now_ms]))
     assert [entry.key.key for entry in driver.entries("s")] == kept

@@ -455,6 +455,13 @@ def test_a_transaction_that_has_not_begun_has_no_end_that_keeps_the_epoch(commit
         end_keeping(None, committed=committed)
 
 
+def test_only_the_present_producer_can_end_a_transaction_and_keep_its_epoch() -> None:
+    with pytest.raises(ProducerFencedError):
+        end_keeping(ONGOING, ProducerIdAndEpoch(THEIRS.producer_id, THEIRS.epoch - 1))
+    with pytest.raises(InvalidProducerIdMappingError):
+        end_keeping(ONGOING, ProducerIdAndEpoch(NEW_ID, THEIRS.epoch))
+
+
 def test_a_fenced_producer_cannot_end_its_transaction_with_the_epoch_that_fences() -> None:
     fencing = states.fence(ONGOING, 50)
     for producer in (THEIRS, fencing.producer):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -172,6 +173,15 @@ def test_a_claim_of_an_older_generation_yields_to_a_newer_one(assignor: Assignor
     (stale, _) = rejoin(assignor, wishes, {"x": partitions[:3]}, 4)
     (_, current) = rejoin(assignor, wishes, {"y": partitions[1:3]}, 5)
     assert as_sets(assignor.assign({"a": 4}, [stale, current]))["y"] == set(partitions[1:3])
+
+
+def test_members_of_older_versions_give_their_generation_in_the_user_data() -> None:
+    wishes = equal_wishes({"a": 4}, ["x", "y"])
+    partitions = [TopicPartition("a", at) for at in range(4)]
+    (stale, _) = rejoin(COOPERATIVE, wishes, {"x": partitions[:3]}, 4)
+    (_, current) = rejoin(COOPERATIVE, wishes, {"y": partitions[1:3]}, 5)
+    older = [replace(member, generation=-1) for member in (stale, current)]
+    assert as_sets(COOPERATIVE.assign({"a": 4}, older))["y"] == set(partitions[1:3])
 
 
 @both

@@ -67,6 +67,13 @@ def test_partitions_without_a_leader_are_passed_over() -> None:
     assert sticky.place(10, none) in (0, 1)
 
 
+def test_the_partition_after_one_that_lost_its_leader_gets_a_whole_batch() -> None:
+    sticky = StickyPartition(1000, 0)
+    assert sticky.place(300, _topic(4)) == 0
+    without_leader = _topic(4, without_leader=(0,))
+    assert [sticky.place(400, without_leader) for _ in range(4)] == [1, 1, 2, 2]
+
+
 def test_producers_begin_at_different_partitions() -> None:
     topic = _topic(16)
     assert len({StickyPartition(10).place(1, topic) for _ in range(60)}) > 1

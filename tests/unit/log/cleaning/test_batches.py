@@ -13,6 +13,7 @@ import pytest
 
 from millrace.errors import CorruptBatchError
 from millrace.records import (
+    HEADER_BYTES,
     Compression,
     Record,
     TimestampType,
@@ -109,6 +110,13 @@ def test_an_impossible_length_is_damage(length: int) -> None:
         chunks_of(bytes(data))
 
 
+def test_a_batch_may_be_larger_than_eight_megabytes() -> None:
+    data = bytearray(rows(PAIRS))
+    data[8:12] = (2**23).to_bytes(4, "big")
+    with pytest.raises(CorruptBatchError, match="the batch at position 0 is not complete"):
+        chunks_of(bytes(data))
+
+
 # --- rows -----------------------------------------------------------------------------------------------------
 
 
@@ -147,11 +155,12 @@ def test_a_batch_is_rewritten_alone_as_in_a_run(
         assert again.keys().offsets.tolist() == [40 + number for number in left]
 
 
-def test_rows_with_damage_behind_a_right_checksum_are_named() -> None:
+@pytest.mark.parametrize("damaged", ["length of the record", "length of the value"])
+def test_rows_with_damage_behind_a_right_checksum_are_named(damaged: str) -> None:
     record = Record(key=b"key", value=b"value", timestamp_ms=NOW_MS)
     data = bytearray(build_rows_batch([record]))
-    size_at = data.index(b"value") - 1
-    data[size_at] = 2 * 100  # the value claims to reach beyond its record
+    size_at = HEADER_BYTES if damaged == "length of the record" else data.index(b"value") - 1
+    data[size_at] = 2 * 50  # more bytes than follow
     batch = batch_of(with_checksum(data))
     with pytest.raises(CorruptBatchError):
         Chunk([batch], OPAQUE_KEYS)
@@ -160,7 +169,9 @@ def test_rows_with_damage_behind_a_right_checksum_are_named() -> None:
 def test_an_emptied_batch_keeps_its_producer_and_its_offsets() -> None:
     producer = {"producer_id": 9, "producer_epoch": 2, "base_sequence": 5}
     for build in (rows, columnar):
-        header = read_header(batch_of(at_offset(build(PAIRS, **producer), 40)).emptied())
+        before = batch_of(at_offset(build(PAIRS, **producer), 40)).thinned(None, NOW_MS + 5000)
+        assert read_header(before).has_delete_horizon
+        header = read_header(batch_of(before).emptied())
         assert (header.base_offset, header.last_offset, header.count) == (40, 43, 0)
         assert (header.producer_id, header.producer_epoch, header.base_sequence) == (9, 2, 5)
         assert header.is_columnar is (build is columnar)

@@ -162,6 +162,18 @@ def test_the_marker_that_raised_a_producers_epoch_stays_even_empty(tmp_path: Pat
     assert contents(open_partition(tmp_path)) == {4: (b"a", b"last")}
 
 
+def test_an_aborted_record_does_not_replace_the_committed_one_of_its_key(build: Build, tmp_path: Path) -> None:
+    log = open_partition(tmp_path)
+    log.append(build([(b"a", b"committed")]))
+    producer = {"producer_id": 9, "producer_epoch": 0, "base_sequence": 0}
+    log.append(build([(b"a", b"aborted")], is_transactional=True, **producer), in_transaction=True)
+    log.append_end_marker_unsynced(9, 0, EndTransactionMarker(type=ControlType.ABORT, coordinator_epoch=0))
+    log.append(build([(b"b", b"last")]))
+    log.roll()
+    clean(log)
+    assert contents(log) == {0: (b"a", b"committed"), 3: (b"b", b"last")}
+
+
 def test_reads_and_extents_within_a_gap_have_no_records(tmp_path: Path) -> None:
     log = open_partition(tmp_path)
     log.append(rows([(b"kept", b"1")]))
@@ -351,6 +363,20 @@ def test_lookups_agree_with_a_cleaned_log(build: Build, tmp_path: Path) -> None:
     found = log.offset_for_time(NOW_MS)
     assert found is not None
     assert found[0] == min(left)
+
+
+def test_a_cleaned_segment_has_its_indexes(build: Build, tmp_path: Path) -> None:
+    log = open_partition(tmp_path, options={"index.interval.bytes": 0})
+    for n in range(20):
+        log.append(build([(b"k%d" % (n % 7), b"v" * 30), (b"k%d" % (n % 11), b"w%d" % n)]))
+    log.roll()
+    clean(log)
+    view = PartitionView(log, OsFiles()).segments[0]
+    paths = view.segment.offset_index_path, view.segment.time_index_path
+    written = [path.read_bytes() for path in paths]
+    assert view.index_bytes() == tuple(map(len, written))
+    view.segment.rebuild_indexes("to compare")
+    assert [path.read_bytes() for path in paths] == written
 
 
 @pytest.mark.parametrize("compression", [Compression.NONE, Compression.ZSTD])

@@ -122,6 +122,14 @@ def test_the_latest_offset_is_that_of_the_last_added_key() -> None:
     assert OffsetMap(1, 0.1).capacity == 1
 
 
+def test_a_key_that_the_map_has_takes_no_room() -> None:
+    hasher, offset_map = KeyHasher(3), OffsetMap(4, 0.75)
+    hashes = hasher.hash(pa.array([b"a", b"b", b"c", b"d"]))
+    assert offset_map.put(hashes[:1], np.array([0])) == 1
+    assert offset_map.put(hashes, np.array([1, 2, 3, 4])) == offset_map.capacity == 3
+    assert offset_map.find(hashes).tolist() == [1, 2, 3, -1]
+
+
 @pytest.mark.parametrize("load_factor", [0.5, 0.9, 0.99])
 def test_a_full_map_still_finds_everything(load_factor: float) -> None:
     hasher, offset_map = KeyHasher(3), OffsetMap(2000, load_factor)

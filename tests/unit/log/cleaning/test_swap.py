@@ -19,6 +19,7 @@ from millrace.errors import StorageError
 from millrace.records import scan_headers
 from millrace_broker.log import OsFiles, PartitionLog
 from millrace_broker.log.cleaning.swap import CleanedSegment, CleaningAbortedError
+from millrace_broker.log.files import OsFile
 
 from .conftest import Pair, clean, columnar, contents, open_partition, rows, survivors
 
@@ -118,6 +119,45 @@ def test_a_crash_at_every_step_loses_no_record(tmp_path: Path, was_flushed: bool
         assert contents(again) == expected
         again.release()
     assert steps > 20
+
+
+class SyncedFile(OsFile):
+    """A file that records its sync."""
+
+    def __init__(self, path: Path, descriptor: int, disk: SyncedFiles) -> None:
+        super().__init__(path, descriptor)
+        self._disk = disk
+
+    def sync(self) -> None:
+        super().sync()
+        self._disk.synced.add(self._path.name)
+
+
+class SyncedFiles(OsFiles):
+    """Files that record the new names of files, and whether the files were synced before."""
+
+    def __init__(self) -> None:
+        self.synced: set[str] = set()
+        self.renamed: dict[str, bool] = {}
+
+    def open(self, path: Path, *, create: bool = False) -> SyncedFile:
+        file = super().open(path, create=create)
+        descriptor, file._descriptor = file._descriptor, -1
+        return SyncedFile(path, descriptor, self)
+
+    def rename(self, source: Path, target: Path) -> None:
+        super().rename(source, target)
+        self.renamed[target.name] = source.name in self.synced
+
+
+def test_all_files_of_a_cleaned_segment_are_on_the_disk_before_they_count(tmp_path: Path) -> None:
+    fill(tmp_path / "log")
+    files = SyncedFiles()
+    log = reopen(tmp_path / "log", files, was_clean=True)
+    clean(log, files=files)
+    swapped = {name: is_synced for name, is_synced in files.renamed.items() if name.endswith(".swap")}
+    assert {Path(name.removesuffix(".swap")).suffix for name in swapped} == {".log", ".index", ".timeindex"}
+    assert all(swapped.values())
 
 
 def test_a_disk_that_fails_leaves_the_log_readable(tmp_path: Path) -> None:

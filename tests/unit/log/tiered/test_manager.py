@@ -132,6 +132,16 @@ def test_total_retention_empties_the_store_too(
     assert offsets_of(log, 18) == list(range(18, 24))
 
 
+def test_a_topic_that_is_no_longer_copied_loses_its_oldest_records_by_total_retention(
+    tiered_log: MakeLog, manager: RemoteLogManager, settle: Settle
+) -> None:
+    log = tiered_log(segments=3)
+    settle(manager)
+    log.config = TopicConfig.load(log.config.options() | {"remote.log.copy.disable": "true", "retention.bytes": "1"})
+    assert log.apply_retention() == 3
+    assert (log.first_base_offset, log.log_start_offset) == (18, 18)
+
+
 def test_total_size_counts_what_is_in_the_store(tiered_log: MakeLog, manager: RemoteLogManager, settle: Settle) -> None:
     log = tiered_log(segments=5, **KEEP_NOTHING)
     segment_bytes = log.segments[0].size_bytes

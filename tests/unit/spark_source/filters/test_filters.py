@@ -63,6 +63,7 @@ A1 = Comparison("a", EQUAL, 1)
         ("a = NULL", Membership("a", (), has_null=True)),
         ("a = X'0aFF'", Comparison("a", EQUAL, b"\x0a\xff")),
         ("date > DATE '2024-05-17'", Comparison("date", Comparator.GREATER, datetime.date(2024, 5, 17))),
+        ("DATE '2024-05-17' = day", Comparison("day", EQUAL, datetime.date(2024, 5, 17))),
         ("5 < date", Comparison("date", Comparator.GREATER, 5)),
         ("date", Comparison("date", EQUAL, True)),
         ("timestamp IN (TRUE, FALSE)", Membership("timestamp", (True, False))),
@@ -81,7 +82,8 @@ def test_a_condition_means_what_it_means_in_sql(text, expected):
     [("", 1), ("a =", 4), ("a = 1)", 6), ("(a = 1", 7), ("a ? 1", 3), ("a IN ()", 7), ("a = X'0'", 5),
      ("a = DATE 'x'", 5), ("AND a = 1", 1), ("1 = 2", 5), ("a = b", 5),
      ("a = day '2024-05-17'", 5), ("a = moment '2024-05-17T10:00'", 5),
-     ("a = date 5", 5), ("  ?", 3), ("a LIKE 5", 9), ("(" * 200 + "a" + ")" * 200, 101)],
+     ("a = date 5", 5), ("  ?", 3), ("a LIKE 5", 9),
+     ("a = 1e999999999999999999999", 5), ("a = " + "1" * 5000, 5), ("(" * 200 + "a" + ")" * 200, 101)],
 )  # fmt: skip
 def test_an_invalid_condition_is_refused_with_its_position(text, place):
     with pytest.raises(UsageError, match=f"at character {place};"):
@@ -235,6 +237,20 @@ def test_times_are_looked_up_if_there_can_be_earlier_ones(ms, asked):
     timely, late = within_times([offsets(0, 0, 10)], since, first_offsets_from)
     assert (found, late) == (asked, [])
     assert timely == [offsets(0, 4 if asked else 0, 10)]
+
+
+@pytest.mark.parametrize(("operator", "asked"), [("<", []), ("<=", [{PartitionKey("t", 0): 1}])])
+def test_the_end_of_a_time_is_looked_up_if_it_is_not_before_1970(operator, asked):
+    found = []
+
+    def first_offsets_from(times):
+        found.extend([times] if times else [])
+        return dict.fromkeys(times, 4)
+
+    until = row_filter(f"timestamp {operator} TIMESTAMP '1970-01-01T00:00:00Z'", None)
+    timely, late = within_times([offsets(0, 0, 10)], until, first_offsets_from)
+    assert found == asked
+    assert (timely, late) == (([offsets(0, 0, 4)], [offsets(0, 4, 10)]) if asked else ([offsets(0, 0, 10)], []))
 
 
 def test_records_before_the_first_of_a_time_are_left_out_and_those_after_the_last_set_apart():

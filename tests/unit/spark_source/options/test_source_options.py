@@ -92,6 +92,11 @@ def test_positions():
     assert end == ExactOffsets({PartitionKey("orders", 0): -1, PartitionKey("orders", 1): 9})
 
 
+@pytest.mark.parametrize(("text", "start"), [("earliest", OffsetSpec.EARLIEST), (" Latest ", OffsetSpec.LATEST)])
+def test_a_stream_starts_at_the_edge_that_is_named(text, start):
+    assert parse_options({**BASE, "startingOffsets": text}).stream_start() is start
+
+
 def test_a_timestamp_wins_over_timestamps_and_these_over_offsets():
     by_time = {"startingOffsetsByTimestamp": '{"orders": {"0": 0}}', "startingOffsets": "earliest"}
     assert parse_options({**BASE, **by_time}).batch_range()[0] == AtTimestamps({PartitionKey("orders", 0): 0})
@@ -130,7 +135,7 @@ WRONG = [
     ("subscribe", "a,,b", "separated by commas"),
     ("bootstrap.servers", "localhost", "host:port"),
     ("subscribePattern", "a(", "a regular expression"),
-    ("assign", '{"orders": 0}', "JSON such as"),
+    *(("assign", text, "JSON such as") for text in ('{"orders": 0}', "{}", "[0, 1]")),
     ("maxRecordsPerPartition", "0", "a whole number from 1"),
     ("maxRecordsPerBatch", "many", "a whole number from 1"),
     ("startingOffsetsByTimestampStrategy", "earliest", "error, latest"),

@@ -114,6 +114,11 @@ def wanted(start, end):
     return OffsetRange(PartitionKey("orders", 3), ID, start, end)
 
 
+@pytest.mark.parametrize(("start", "end", "count"), [(3, 5, 2), (5, 5, 0), (7, 5, 0)])
+def test_a_range_that_does_not_ascend_counts_no_offsets(start, end, count):
+    assert wanted(start, end).count == count
+
+
 @pytest.mark.parametrize(
     ("start", "end", "log", "message"),
     [

@@ -1,0 +1,18 @@
+"""Tests of the choice of partitions whose leadership moves back to their preferred replica."""
+
+from __future__ import annotations
+
+from millrace_broker.controller.balancing import to_be_balanced
+
+from .world import World, tp
+
+
+def test_a_partition_that_lost_its_leader_for_its_deletion_is_not_balanced() -> None:
+    world = World(1)
+    world.elect()
+    world.create("t", (1,))
+    world.delete("t")
+    assert world.controller is not None
+    context = world.controller.context
+    assert context.leadership[tp("t-0")].leader == -1
+    assert to_be_balanced(context, 0) == []
