@@ -165,11 +165,12 @@ class AnswerStep:
             store.put(wanted, wanting or None, time_ms)
         if asked.instruction is Instruction.LEAVE:
             return
-        row = view.get(wanted, time_ms, turn) if wanted is not None and not leaves else None
+        row = view.get(wanted, time_ms, turn) if wanted is not None else None
         if row is None and asked.instruction is Instruction.ANSWER_IF_THERE:
             return
         answered_ms = time_ms if row is None else max(time_ms, row.timestamp)
-        out.add(turn, asked.left_key, Answer(asked.digest, row.value if row is not None else None), answered_ms)
+        value = row.value if row is not None and not leaves else None
+        out.add(turn, asked.left_key, Answer(asked.digest, value), answered_ms)
 
     @property
     def _node(self) -> AnswerNode:

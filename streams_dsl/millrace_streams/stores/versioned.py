@@ -114,10 +114,7 @@ class VersionedStore(ObjectStore):
 
     def before(self, identity: Hashable) -> Versions | None:
         """Return a copy of a key's versions as of the start of the batch, to which changes can be applied."""
-        if identity in self._undo:
-            found: Versions | None = self._undo[identity]
-            return found
-        versions = self.entry(identity)
+        versions = self._undo[identity] if identity in self._undo else self.entry(identity)
         return None if versions is None else versions.copy()
 
     def entry(self, identity: Hashable) -> Versions | None:

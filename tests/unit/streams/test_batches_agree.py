@@ -105,6 +105,16 @@ def foreign_keys(x: Any, y: Any) -> None:
         )
 
 
+def versions(x: Any, y: Any) -> None:
+    """Join streams and tables with one versioned table several times."""
+    table = y.to_table(store="versions", versioned=20)
+    x.join(table, joined).to("out")
+    x.left_join(table, joined, grace=5).to("late")
+    rows = x.to_table(store="rows")
+    rows.outer_join(table, joined).to_stream().to("tables")
+    rows.left_join(table, joined, foreign_key=lambda value: "abc"[value % 3]).to_stream().to("linked")
+
+
 def windows(x: Any, y: Any) -> None:
     """Build all kinds of windows over two streams, with late records, finals and suppressed results."""
     for number, window in enumerate((tumbling(10, grace=4), hopping(10, advance=4), sliding(6, grace=9))):
@@ -221,6 +231,7 @@ TOPOLOGIES: tuple[Callable[[Any, Any], None], ...] = (
     self_joins,
     tables,
     foreign_keys,
+    versions,
     windows,
     windowed_tables,
     expiring_windows,

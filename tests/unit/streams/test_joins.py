@@ -245,6 +245,11 @@ def test_a_row_that_loses_its_foreign_key_loses_its_result() -> None:
     assert changes(inner, ("l", "none", None)) == changes(left, ("l", "none", None)) == []
 
 
+def test_a_deletion_is_as_new_as_the_row_that_it_was_joined_with() -> None:
+    driver = linked("join")
+    assert piped(driver, [("r", "x", "X", 9), ("l", "a", "x1", 3), ("l", "a", None, 5)]) == [("x1 X", 9), (None, 9)]
+
+
 @pytest.mark.parametrize("kind", ["join", "left_join"])
 def test_a_row_subscribes_to_the_one_row_that_it_names(kind: str) -> None:
     driver = linked(kind)
@@ -351,3 +356,16 @@ def test_a_row_stays_subscribed_with_its_newest_version(at_once: bool) -> None:
     script: Script = [("y", "a", "Y", 1), ("x", "k", "new", 10), ("x", "k", "old", 5), ("y", "a", "Z", 12)]
     batches = [script] if at_once else [[record] for record in script]
     assert [value for batch in batches for value, _ in piped(driver, batch)] == ["newY", "newZ"]
+
+
+@pytest.mark.parametrize("batches", [[1, 2], [3]])
+def test_all_joins_with_a_versioned_table_find_the_same_versions(batches: list[int]) -> None:
+    builder = StreamsBuilder()
+    table = builder.table("t", **TYPES, versioned=100)
+    stream = builder.stream("s", **TYPES)
+    for kind in ("join", "left_join", "join"):
+        getattr(stream, kind)(table, lambda one, other: f"{one} {other}", value="string").to("out")
+    driver = TopologyTestDriver(builder.build())
+    script = iter([("t", "k", "old", 1), ("s", "k", "x", 9), ("t", "k", "new", 5)])
+    found = [value for number in batches for value, _ in piped(driver, [next(script) for _ in range(number)])]
+    assert found == ["x old"] * 3
