@@ -12,6 +12,7 @@ seconds with each round, and by the minutes of a variable that the mark names as
   rebuild, a crash of logs, and a crash of coordinators. A failed run prints its seed.
 * ``SPARK_CASE_RUNNERS``: 2 runs each case of Kafka Streams on both Spark runners. Otherwise the cases alternate.
 * ``CLEAN_INSTALLS``: pip installs the wheel and the sdist with their dependencies into clean environments
+* ``KAFKA_STREAMS_SCRIPTS``, ``KAFKA_STREAMS_SEED``: number and choice of random scripts for Kafka Streams, by Maven
 * ``SITE_WIDTHS``: the pages of the documentation site are opened in Chromium, which must be installed
 * ``FUZZ_CASES``, ``FUZZ_SEED``, ``FUZZ_FIRST``: the number and the choice of the cases for fuzzed decoders
 

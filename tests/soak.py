@@ -217,6 +217,13 @@ SUITES = (
         floor=16,
     ),
     Suite(
+        name="kafka-streams",
+        what="random records in the same topologies here and in Kafka Streams, with equal results: scripts of each topology",
+        arguments=["tests/integration/test_kafka_streams.py"],
+        dials={"KAFKA_STREAMS_SCRIPTS": 100},
+        portion=10,
+    ),
+    Suite(
         name="dist",
         what="wheel and sdist installed by pip with all dependencies into clean environments: installations of each",
         arguments=["tests/integration/test_distribution.py"],

@@ -29,6 +29,7 @@ class JarSet:
 
 KAFKA = JarSet("kafka")
 KAFKA_STREAMS = JarSet("kafka-streams")
+KAFKA_STREAMS_TEST = JarSet("kafka-streams-test")
 KAFKA_ZOOKEEPER = JarSet("kafka-zookeeper")
 ZOOKEEPER = JarSet("zookeeper")
 # Pyspark already has the other dependencies of these two.

@@ -24,6 +24,7 @@ ZONE = datetime.timezone(datetime.timedelta(hours=2))
         (-(2**63), LONG, BoundLiteral(-(2**63), -(2**63))),
         (2**63 - 1, LONG, BoundLiteral(2**63 - 1, 2**63 - 1)),
         (Decimal("3.0"), types.IntegerType(), BoundLiteral(3, 3)),
+        (Decimal(2**63 - 1), LONG, BoundLiteral(2**63 - 1, 2**63 - 1)),
         (3, DOUBLE, BoundLiteral(3.0, 3.0)),
         (Decimal("0.5"), types.FloatType(), BoundLiteral(0.5, 0.5)),
         (2.5, DOUBLE, BoundLiteral(2.5, 2.5)),

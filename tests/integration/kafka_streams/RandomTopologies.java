@@ -1,0 +1,394 @@
+import java.io.IOException;
+import java.nio.file.DirectoryStream;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.HashMap;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Properties;
+import java.util.Set;
+import org.apache.kafka.common.serialization.Serde;
+import org.apache.kafka.common.serialization.Serdes;
+import org.apache.kafka.common.utils.Bytes;
+import org.apache.kafka.streams.KeyValue;
+import org.apache.kafka.streams.StreamsBuilder;
+import org.apache.kafka.streams.TestInputTopic;
+import org.apache.kafka.streams.TopologyTestDriver;
+import org.apache.kafka.streams.kstream.*;
+import org.apache.kafka.streams.state.KeyValueStore;
+import org.apache.kafka.streams.state.SessionStore;
+import org.apache.kafka.streams.state.Stores;
+import org.apache.kafka.streams.state.WindowStore;
+import org.apache.kafka.streams.test.TestRecord;
+
+/**
+ * The topologies of topologies.py in Kafka Streams. For each script NAME-NUMBER.in of a folder, whose lines are topic, key,
+ * value and time in ms ("-" is null), it writes the results to NAME-NUMBER.out, with the same fields.
+ */
+public class RandomTopologies {
+    private static final Serde<String> STRING = Serdes.String();
+    private static final Serde<Long> LONG = Serdes.Long();
+    private static final Grouped<String, Long> GROUPED = Grouped.with(STRING, LONG);
+    private static final Joined<String, Long, Long> JOINED = Joined.with(STRING, LONG, LONG);
+    private static final ValueJoiner<Long, Long, Long> JOINER = (left, right) -> number(left) * 10 + (right == null ? 7 : right);
+    private static final EmitStrategy ON_CLOSE = EmitStrategy.onWindowClose();
+
+    private final StreamsBuilder builder = new StreamsBuilder();
+    private final Set<String> outputs = new LinkedHashSet<>();
+    private int stores = 0;
+
+    public static void main(String[] arguments) throws IOException {
+        try (DirectoryStream<Path> scripts = Files.newDirectoryStream(Path.of(arguments[0]), "*.in")) {
+            for (Path script : scripts) {
+                String name = script.getFileName().toString().split("-")[0];
+                String results = new RandomTopologies().run(name, Files.readAllLines(script));
+                Files.writeString(Path.of(script.toString().replaceFirst("in$", "out")), results);
+            }
+        }
+    }
+
+    private String run(String name, List<String> lines) throws IOException {
+        build(name);
+        Properties properties = new Properties();
+        properties.put("application.id", "random");
+        properties.put("bootstrap.servers", "none:1");
+        properties.put("state.dir", Files.createTempDirectory("kafka-streams").toString());
+        properties.put("statestore.cache.max.bytes", "0");
+        properties.put("default.key.serde", Serdes.StringSerde.class);
+        properties.put("default.value.serde", Serdes.LongSerde.class);
+        StringBuilder text = new StringBuilder();
+        try (TopologyTestDriver driver = new TopologyTestDriver(builder.build(), properties)) {
+            Map<String, TestInputTopic<String, Long>> topics = new HashMap<>();
+            for (String line : lines) {
+                String[] fields = line.split(" ");
+                driver.advanceWallClockTime(ms(2000)); // results on close come at most once a second
+                topics.computeIfAbsent(fields[0], topic -> driver.createInputTopic(topic, STRING.serializer(), LONG.serializer()))
+                    .pipeInput(
+                        fields[1].equals("-") ? null : fields[1],
+                        fields[2].equals("-") ? null : Long.valueOf(fields[2]),
+                        Long.parseLong(fields[3]));
+            }
+            for (String topic : outputs) {
+                for (TestRecord<String, Long> each :
+                        driver.createOutputTopic(topic, STRING.deserializer(), LONG.deserializer()).readRecordsToList()) {
+                    String key = each.key() == null ? "-" : each.key(), value = each.value() == null ? "-" : "" + each.value();
+                    text.append(topic + " " + key + " " + value + " " + each.timestamp() + "\n");
+                }
+            }
+        }
+        return text.toString();
+    }
+
+    private void build(String name) {
+        switch (name) {
+            case "tables" -> tables(table("x"), table("y"));
+            case "groups" -> groups(table("x"), table("y"));
+            case "foreignKeys" -> foreignKeys(table("x"), table("y"));
+            case "streamJoins" -> streamJoins(stream("x"), stream("y"));
+            case "streamTableJoins" -> streamTableJoins(stream("x"), versioned("y", 30), table("z"));
+            case "versions" -> versions(versioned("x", 20), versioned("y", 25), table("z"));
+            case "windows" -> windows(stream("x").groupByKey(GROUPED));
+            case "windowedTables" -> windowedTables(stream("x"), stream("y"));
+            case "closing" -> closing(stream("x"), stream("y"));
+            case "suppressed" -> suppressed(table("x"), table("y"), stream("z").groupByKey(GROUPED));
+            case "cogrouped" -> cogrouped(stream("x").groupByKey(GROUPED), stream("y").groupByKey(GROUPED));
+            case "globalTables" -> globalTables(stream("x"), builder.globalTable("y", Consumed.with(STRING, LONG)));
+            case "diamonds" -> diamonds(stream("x"), stream("y"));
+            case "repartitions" -> repartitions(stream("x"), stream("y"), table("z"));
+            default -> throw new IllegalArgumentException(name);
+        }
+    }
+
+    private void tables(KTable<String, Long> x, KTable<String, Long> y) {
+        rows(x.join(y, JOINER), "inner");
+        rows(x.leftJoin(y, JOINER), "left");
+        rows(x.outerJoin(y, JOINER), "outer");
+        rows(x.filter((key, value) -> value > 3).join(y, JOINER), "filtered inner");
+        rows(x.mapValues(value -> value + 1).outerJoin(y.filter((key, value) -> value % 2 == 0), JOINER), "filtered outer");
+        rows(x.outerJoin(y, JOINER, stored()).filter((key, value) -> value % 3 != 0), "filtered join");
+    }
+
+    private void groups(KTable<String, Long> x, KTable<String, Long> y) {
+        rows(x.groupBy((key, value) -> KeyValue.pair(value % 2 == 0 ? "even" : "odd", value), GROUPED).count(stored()), "count");
+        rows(byRest(x, 3).reduce((all, each) -> all + each, (all, each) -> all - each, stored()), "reduce");
+        rows(byRest(x.leftJoin(y, JOINER), 3)
+            .aggregate(() -> 100L, (key, each, all) -> all + each, (key, each, all) -> all - each, stored()), "aggregate");
+        rows(byRest(x.filter((key, value) -> value > 4), 2).count(stored()), "filtered");
+    }
+
+    private void foreignKeys(KTable<String, Long> x, KTable<String, Long> y) {
+        rows(x.join(y, value -> value == 9 ? null : abc(value), JOINER, stored()), "inner");
+        rows(x.leftJoin(y, value -> value == 9 ? null : abc(value), JOINER, stored()), "left");
+        rows(x.join(x, RandomTopologies::abc, JOINER, stored()), "self");
+        KTable<String, Long> joined = x.leftJoin(y, value -> value > 7 ? null : abc(value), JOINER, stored());
+        rows(joined.join(x, RandomTopologies::abc, JOINER, stored()), "twice");
+        rows(joined.groupBy((key, value) -> KeyValue.pair(abc(value), value), GROUPED)
+            .reduce((all, each) -> all + each, (all, each) -> all - each, stored()), "grouped");
+        rows(joined.outerJoin(y, JOINER), "outer");
+        rows(joined.filter((key, value) -> value % 2 == 0), "filtered");
+        rows(x.filter((key, value) -> value > 2)
+            .leftJoin(y.filter((key, value) -> value < 8), RandomTopologies::abc, JOINER, stored()), "both filtered");
+    }
+
+    private void streamJoins(KStream<String, Long> x, KStream<String, Long> y) {
+        StreamJoined<String, Long, Long> joined = StreamJoined.with(STRING, LONG, LONG);
+        int number = 0;
+        for (JoinWindows window : List.of(
+                JoinWindows.ofTimeDifferenceAndGrace(ms(5), ms(4)),
+                JoinWindows.ofTimeDifferenceAndGrace(ms(5), ms(20)).before(ms(2)).after(ms(9)),
+                JoinWindows.ofTimeDifferenceWithNoGrace(ms(3)),
+                JoinWindows.ofTimeDifferenceAndGrace(ms(0), ms(3)).after(ms(6)))) {
+            send(x.join(y, JOINER, window, joined), "inner " + number);
+            send(x.leftJoin(y, JOINER, window, joined), "left " + number);
+            send(x.outerJoin(y, JOINER, window, joined), "outer " + number++);
+        }
+        send(x.join(x, JOINER, JoinWindows.ofTimeDifferenceAndGrace(ms(5), ms(4)), joined), "self");
+    }
+
+    private void streamTableJoins(KStream<String, Long> x, KTable<String, Long> y, KTable<String, Long> z) {
+        send(x.join(y, JOINER, Joined.with(STRING, LONG, LONG, "inner", ms(6))), "inner with grace");
+        send(x.leftJoin(y, JOINER, Joined.with(STRING, LONG, LONG, "left", ms(6))), "left with grace");
+        send(x.leftJoin(y, JOINER, Joined.with(STRING, LONG, LONG, "none", ms(0))), "left with no grace");
+        send(x.join(y, JOINER, JOINED), "inner versioned");
+        send(x.leftJoin(y, JOINER, JOINED), "left versioned");
+        send(x.join(z, JOINER, JOINED), "inner");
+        send(x.leftJoin(z, JOINER, JOINED), "left");
+    }
+
+    private void versions(KTable<String, Long> x, KTable<String, Long> y, KTable<String, Long> z) {
+        rows(x.join(y, JOINER), "inner");
+        rows(x.leftJoin(y, JOINER), "left");
+        rows(x.outerJoin(y, JOINER), "outer");
+        rows(x.leftJoin(z, JOINER), "with latest");
+        rows(z.outerJoin(y, JOINER), "latest with");
+        rows(x.join(y, JOINER).join(z, JOINER), "chain");
+        rows(x.outerJoin(y.filter((key, value) -> value > 3), JOINER), "with filtered");
+        rows(x.mapValues(value -> value + 1).leftJoin(y, JOINER), "of mapped");
+        rows(x.filter((key, value) -> value > 4), "filtered");
+        rows(x.mapValues(value -> value + 1), "mapped");
+        rows(byRest(x, 3).aggregate(() -> 0L, (key, each, all) -> all + each, (key, each, all) -> all - each, stored()), "sum");
+        rows(byRest(x.filter((key, value) -> value > 4), 2).count(stored()), "filtered count");
+        rows(y.toStream().groupByKey(GROUPED).count(stored()), "changes");
+        rows(x.join(y, RandomTopologies::abc, JOINER, stored()), "by foreign key");
+        rows(x.leftJoin(y, value -> value == 9 ? null : abc(value), JOINER, stored()), "left by foreign key");
+        rows(z.join(y, RandomTopologies::abc, JOINER, stored()), "latest by foreign key");
+        rows(x.leftJoin(z, RandomTopologies::abc, JOINER, stored()), "with latest by foreign key");
+    }
+
+    private void windows(KGroupedStream<String, Long> x) {
+        int number = 0;
+        for (TimeWindows window : List.of(
+                TimeWindows.ofSizeAndGrace(ms(10), ms(4)),
+                TimeWindows.ofSizeAndGrace(ms(10), ms(6)).advanceBy(ms(4)),
+                TimeWindows.ofSizeWithNoGrace(ms(7)))) {
+            windowed(x.windowedBy(window).count(storedWindows()), "count " + number);
+            windowed(x.windowedBy(window)
+                .reduce((all, each) -> (number(all) * 2 + number(each)) % 1000, storedWindows()), "reduce " + number);
+            windowed(x.windowedBy(window)
+                .aggregate(() -> 0L, (key, each, all) -> all + number(each) + 1, storedWindows()), "aggregate " + number++);
+        }
+        number = 0;
+        for (SlidingWindows window : List.of(
+                SlidingWindows.ofTimeDifferenceAndGrace(ms(6), ms(5)), SlidingWindows.ofTimeDifferenceWithNoGrace(ms(4)))) {
+            windowed(x.windowedBy(window).count(storedWindows()), "sliding count " + number);
+            windowed(x.windowedBy(window).aggregate(
+                () -> 0L, (key, each, all) -> (all * 3 + number(each)) % 1000, storedWindows()), "sliding " + number++);
+        }
+        number = 0;
+        for (SessionWindows window : List.of(
+                SessionWindows.ofInactivityGapAndGrace(ms(5), ms(6)), SessionWindows.ofInactivityGapWithNoGrace(ms(3)))) {
+            windowed(x.windowedBy(window).count(storedSessions()), "session count " + number);
+            windowed(x.windowedBy(window).aggregate(() -> 0L, (key, each, all) -> (all * 3 + number(each)) % 1000,
+                (key, one, other) -> (one + 100 * other) % 1000, storedSessions()), "session " + number++);
+        }
+    }
+
+    private void windowedTables(KStream<String, Long> x, KStream<String, Long> y) {
+        TimeWindows window = TimeWindows.ofSizeAndGrace(ms(10), ms(30));
+        KTable<Windowed<String>, Long> counts = x.groupByKey(GROUPED).windowedBy(window).count(storedWindows());
+        KTable<Windowed<String>, Long> sums = y.groupByKey(GROUPED).windowedBy(window)
+            .reduce((all, each) -> (number(all) * 2 + number(each)) % 1000, storedWindows());
+        windowed(counts.join(sums, JOINER), "inner");
+        windowed(counts.leftJoin(sums, JOINER), "left");
+        windowed(counts.outerJoin(sums, JOINER), "outer");
+        windowed(counts.toStream().join(sums, JOINER), "stream inner");
+        windowed(sums.toStream().leftJoin(counts, JOINER), "stream left");
+        windowed(counts.filter((key, value) -> value % 2 == 0), "filtered");
+        windowed(counts.mapValues(value -> value * 2).filter((key, value) -> value > 2), "mapped");
+        windowed(counts.suppress(limit(7)), "suppressed");
+        rows(counts.groupBy((key, value) -> KeyValue.pair(key.key(), value), GROUPED)
+            .reduce((all, each) -> all + each, (all, each) -> all - each, stored()), "grouped");
+        SessionWindows gap = SessionWindows.ofInactivityGapAndGrace(ms(4), ms(30));
+        KTable<Windowed<String>, Long> sessions = x.groupByKey(GROUPED).windowedBy(gap).count(storedSessions());
+        KTable<Windowed<String>, Long> others = y.groupByKey(GROUPED).windowedBy(gap).count(storedSessions());
+        windowed(sessions.join(others, JOINER), "inner sessions");
+        windowed(sessions.outerJoin(others, JOINER), "outer sessions");
+        windowed(sessions.filter((key, value) -> value > 1), "filtered sessions");
+        windowed(sessions.toStream().leftJoin(others, JOINER), "stream of sessions");
+        rows(sessions.groupBy((key, value) -> KeyValue.pair(key.key(), value), GROUPED)
+            .reduce((all, each) -> all + each, (all, each) -> all - each, stored()), "grouped sessions");
+    }
+
+    private void closing(KStream<String, Long> x, KStream<String, Long> y) {
+        KGroupedStream<String, Long> both = x.merge(y).groupByKey(GROUPED);
+        TimeWindows window = TimeWindows.ofSizeAndGrace(ms(10), ms(9));
+        KTable<Windowed<String>, Long> counts = x.groupByKey(GROUPED).windowedBy(window).count(storedWindows());
+        KTable<Windowed<String>, Long> totals = both.windowedBy(window).emitStrategy(ON_CLOSE).count(storedWindows());
+        KTable<Windowed<String>, Long> own = y.groupByKey(GROUPED).windowedBy(window).emitStrategy(ON_CLOSE).count(storedWindows());
+        windowed(counts.outerJoin(totals, JOINER), "outer");
+        windowed(totals.join(own, JOINER), "inner");
+        windowed(totals.leftJoin(totals, JOINER), "self");
+        windowed(counts.toStream().leftJoin(totals, JOINER), "stream");
+        windowed(both.windowedBy(TimeWindows.ofSizeAndGrace(ms(10), ms(30)).advanceBy(ms(4)))
+            .emitStrategy(ON_CLOSE).count(storedWindows()), "hopping");
+        windowed(both.windowedBy(SlidingWindows.ofTimeDifferenceAndGrace(ms(6), ms(30)))
+            .emitStrategy(ON_CLOSE).count(storedWindows()), "sliding");
+        windowed(both.windowedBy(SessionWindows.ofInactivityGapAndGrace(ms(5), ms(30)))
+            .emitStrategy(ON_CLOSE).count(storedSessions()), "sessions");
+    }
+
+    private void suppressed(KTable<String, Long> x, KTable<String, Long> y, KGroupedStream<String, Long> z) {
+        Suppressed<Windowed> closes = Suppressed.untilWindowCloses(Suppressed.BufferConfig.unbounded());
+        Suppressed<String> two = Suppressed.untilTimeLimit(ms(8), Suppressed.BufferConfig.maxRecords(2).emitEarlyWhenFull());
+        windowed(z.windowedBy(TimeWindows.ofSizeAndGrace(ms(10), ms(4))).count(storedWindows()).suppress(closes), "windows");
+        windowed(z.windowedBy(SessionWindows.ofInactivityGapAndGrace(ms(5), ms(6))).count(storedSessions()).suppress(closes),
+            "sessions");
+        windowed(z.windowedBy(SlidingWindows.ofTimeDifferenceAndGrace(ms(6), ms(5))).count(storedWindows()).suppress(closes),
+            "sliding");
+        rows(x.suppress(limit(8)), "limit");
+        rows(x.suppress(limit(0)), "no limit");
+        rows(x.suppress(two), "two");
+        rows(byRest(x.suppress(two), 2)
+            .aggregate(() -> 0L, (key, each, all) -> all + each, (key, each, all) -> all - each, stored()), "sum of two");
+        rows(x.outerJoin(y, JOINER).suppress(limit(5)), "joined");
+        rows(x.filter((key, value) -> value > 3).suppress(limit(5)), "filtered before");
+        rows(x.suppress(limit(5)).filter((key, value) -> value > 3), "filtered after");
+        rows(byRest(x, 2).count(stored()).suppress(limit(9)), "count");
+        rows(x.suppress(limit(5)).suppress(limit(5)), "twice");
+    }
+
+    private void cogrouped(KGroupedStream<String, Long> x, KGroupedStream<String, Long> y) {
+        Aggregator<String, Long, Long> one = (key, each, all) -> all + number(each);
+        CogroupedKStream<String, Long> both =
+            x.cogroup(one).cogroup(y, (key, each, all) -> (all * 2 - number(each) + 1000) % 1000);
+        rows(both.aggregate(() -> 1L, stored()), "all");
+        windowed(both.windowedBy(TimeWindows.ofSizeAndGrace(ms(10), ms(4))).aggregate(() -> 1L, storedWindows()), "windows");
+        windowed(both.windowedBy(SlidingWindows.ofTimeDifferenceAndGrace(ms(6), ms(5))).aggregate(() -> 1L, storedWindows()),
+            "sliding");
+        windowed(both.windowedBy(SessionWindows.ofInactivityGapAndGrace(ms(5), ms(6)))
+            .aggregate(() -> 1L, (key, first, second) -> (first + 100 * second) % 1000, storedSessions()), "sessions");
+    }
+
+    private void globalTables(KStream<String, Long> x, GlobalKTable<String, Long> y) {
+        send(x.join(y, (key, value) -> value == null || value == 9 ? null : abc(value), JOINER), "inner");
+        send(x.leftJoin(y, (key, value) -> value == null || value == 9 ? null : abc(value), JOINER), "left");
+        send(x.leftJoin(y, (key, value) -> key, JOINER), "own");
+    }
+
+    private void diamonds(KStream<String, Long> x, KStream<String, Long> y) {
+        KTable<String, Long> counts = x.groupByKey(GROUPED).count(stored());
+        KTable<String, Long> largest = x.merge(y).groupByKey(GROUPED).reduce(Math::max, stored());
+        send(x.leftJoin(counts, JOINER, JOINED), "self");
+        send(y.leftJoin(largest, JOINER, JOINED), "largest");
+        rows(counts.leftJoin(largest, JOINER), "tables");
+        rows(counts.outerJoin(largest.filter((key, value) -> value > 4), JOINER), "filtered");
+        rows(byRest(largest, 2).count(stored()).leftJoin(largest, JOINER), "grouped");
+        rows(counts.join(counts, JOINER), "counts");
+        KStream<String, Long> several = x.flatMapValues(value ->
+            value == null ? List.<Long>of() : value % 3 == 0 ? List.of(value, value + 1, value + 2) : List.of(value));
+        rows(several.merge(y).groupByKey(GROUPED).count(stored()), "several");
+        send(several.leftJoin(largest, JOINER, JOINED), "several largest");
+        rows(several.toTable(stored()).outerJoin(largest, JOINER), "table of several");
+        rows(x.merge(y).groupByKey(GROUPED).aggregate(
+            () -> 0L, (key, each, all) -> all + each > 20 ? null : all + each, stored()), "aggregate with deletions");
+        rows(x.merge(y).groupByKey(GROUPED).reduce((all, each) -> all + each > 15 ? null : all + each, stored()),
+            "reduction with deletions");
+    }
+
+    private void repartitions(KStream<String, Long> x, KStream<String, Long> y, KTable<String, Long> z) {
+        KStream<String, Long> keyed = x.filter((key, value) -> value != null).selectKey((key, value) -> abc(value));
+        windowed(keyed.groupByKey(GROUPED).windowedBy(TimeWindows.ofSizeAndGrace(ms(10), ms(5))).count(storedWindows()), "count");
+        send(keyed.leftJoin(z, JOINER, JOINED), "with table");
+        send(keyed.join(y, JOINER, JoinWindows.ofTimeDifferenceAndGrace(ms(5), ms(9)), StreamJoined.with(STRING, LONG, LONG)),
+            "with stream");
+        rows(keyed.leftJoin(y, JOINER, JoinWindows.ofTimeDifferenceAndGrace(ms(5), ms(3)), StreamJoined.with(STRING, LONG, LONG))
+            .groupByKey(GROUPED).count(stored()), "count of joined");
+        rows(y.flatMap((key, value) -> value == null ? List.<KeyValue<String, Long>>of()
+            : List.of(KeyValue.pair("a", value), KeyValue.pair("b", value + 1)))
+            .groupByKey(GROUPED).reduce((all, each) -> (all * 3 + each) % 1000, stored()), "flat");
+        rows(keyed.toTable(stored()).outerJoin(z, JOINER), "table");
+        rows(keyed.merge(y).groupByKey(GROUPED).count(stored()), "merged");
+        rows(x.filter((key, value) -> value != null).groupBy((key, value) -> value % 2 == 0 ? "even" : null, GROUPED)
+            .reduce((all, each) -> all + each, stored()), "no key");
+        windowed(x.outerJoin(y, JOINER, JoinWindows.ofTimeDifferenceAndGrace(ms(4), ms(3)), StreamJoined.with(STRING, LONG, LONG))
+            .groupByKey(GROUPED).windowedBy(TimeWindows.ofSizeAndGrace(ms(10), ms(5))).count(storedWindows()), "windows of joined");
+    }
+
+    private KStream<String, Long> stream(String topic) {
+        return builder.stream(topic, Consumed.with(STRING, LONG));
+    }
+
+    private KTable<String, Long> table(String topic) {
+        return builder.table(topic, Consumed.with(STRING, LONG), stored());
+    }
+
+    private KTable<String, Long> versioned(String topic, long historyMs) {
+        return builder.table(topic, Consumed.with(STRING, LONG),
+            Materialized.<String, Long>as(Stores.persistentVersionedKeyValueStore("store-" + stores++, ms(historyMs)))
+                .withKeySerde(STRING).withValueSerde(LONG));
+    }
+
+    private Materialized<String, Long, KeyValueStore<Bytes, byte[]>> stored() {
+        return Materialized.<String, Long, KeyValueStore<Bytes, byte[]>>as("store-" + stores++)
+            .withKeySerde(STRING).withValueSerde(LONG);
+    }
+
+    private Materialized<String, Long, WindowStore<Bytes, byte[]>> storedWindows() {
+        return Materialized.<String, Long, WindowStore<Bytes, byte[]>>as("store-" + stores++)
+            .withKeySerde(STRING).withValueSerde(LONG);
+    }
+
+    private Materialized<String, Long, SessionStore<Bytes, byte[]>> storedSessions() {
+        return Materialized.<String, Long, SessionStore<Bytes, byte[]>>as("store-" + stores++)
+            .withKeySerde(STRING).withValueSerde(LONG);
+    }
+
+    private void send(KStream<String, Long> results, String topic) {
+        outputs.add(topic.replace(' ', '-'));
+        results.to(topic.replace(' ', '-'), Produced.with(STRING, LONG));
+    }
+
+    private void rows(KTable<String, Long> table, String topic) {
+        send(table.toStream(), topic);
+    }
+
+    private void windowed(KTable<Windowed<String>, Long> table, String topic) {
+        windowed(table.toStream(), topic);
+    }
+
+    private void windowed(KStream<Windowed<String>, Long> results, String topic) {
+        send(results.selectKey((key, value) -> key.key() + "|" + key.window().start() + "|" + key.window().end()), topic);
+    }
+
+    private static KGroupedTable<String, Long> byRest(KTable<String, Long> table, long divisor) {
+        return table.groupBy((key, value) -> KeyValue.pair("rest" + value % divisor, value), GROUPED);
+    }
+
+    private static <K> Suppressed<K> limit(long millis) {
+        return Suppressed.untilTimeLimit(ms(millis), Suppressed.BufferConfig.unbounded());
+    }
+
+    private static String abc(Long value) {
+        return "abc".substring((int) (value % 3), (int) (value % 3) + 1);
+    }
+
+    private static long number(Long value) {
+        return value == null ? 0 : value;
+    }
+
+    private static Duration ms(long millis) {
+        return Duration.ofMillis(millis);
+    }
+}
