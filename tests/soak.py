@@ -218,7 +218,7 @@ SUITES = (
     ),
     Suite(
         name="kafka-streams",
-        what="random records in the same topologies here and in Kafka Streams, with equal results: scripts of each topology",
+        what="random records in topologies here and in Kafka Streams, with equal results: scripts of each topology",
         arguments=["tests/integration/test_kafka_streams.py"],
         dials={"KAFKA_STREAMS_SCRIPTS": 100},
         portion=10,
