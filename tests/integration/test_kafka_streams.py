@@ -13,6 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import pytest
@@ -24,6 +25,16 @@ from millrace_streams import StreamsBuilder, TestRecord, TopologyTestDriver
 from .kafka_streams.topologies import TOPOLOGIES
 
 JAVA: Final = Path(__file__).parent / "kafka_streams" / "RandomTopologies.java"
+MEMORY: Final = Path("/dev/shm")
+"""Files in memory, where the system has them."""
+INPUTS: Final = dict.fromkeys(TOPOLOGIES, "xy") | {
+    "streamTableJoins": "xyz",
+    "versions": "xyz",
+    "windows": "x",
+    "suppressed": "xyz",
+    "repartitions": "xyz",
+}
+"""The input topics of each topology, a letter each."""
 WITHOUT_KEY: Final = ("streamJoins", "windows", "cogrouped")
 """Topologies that also get records without a key. Tables and joins with a grace of Kafka Streams fail with one."""
 STEPS_MS: Final = ((0, 1, 1, 2, -2, -5), (0, 1, 3, 8, -4, -9, -15), (0, 0, 1))
@@ -44,14 +55,8 @@ def script_of(name: str, seed: int) -> list[str]:
         newest_ms = max(newest_ms, time_ms) if name == "closing" or chance.random() < 0.7 else time_ms
         key = "-" if name in WITHOUT_KEY and chance.random() < 0.04 else chance.choice("abc")
         value = "-" if chance.random() < 0.12 else str(chance.randint(0, 9))
-        lines.append(f"{chance.choice('x' if name == 'windows' else 'xyz')} {key} {value} {time_ms}")
-    return [line for line in lines if line[0] in _INPUTS[name]]
-
-
-_INPUTS: Final = {
-    name: "xyz" if name in ("streamTableJoins", "versions", "suppressed", "repartitions") else "xy"
-    for name in TOPOLOGIES
-}
+        lines.append(f"{chance.choice(INPUTS[name])} {key} {value} {time_ms}")
+    return lines
 
 
 def results_of(name: str, script: Sequence[str], seed: int) -> Results:
@@ -97,12 +102,12 @@ def test_any_records_give_the_results_of_kafka_streams(tmp_path: Path) -> None:
     scripts = {(name, seed): script_of(name, seed) for name in TOPOLOGIES for seed in range(first, first + count)}
     for (name, seed), script in scripts.items():
         (tmp_path / f"{name}-{seed}.in").write_text("\n".join(script))
-    in_memory = ["-Djava.io.tmpdir=/dev/shm"] if Path("/dev/shm").is_dir() else []  # the stores sync their files
-    with Workspace() as workspace:
+    # Kafka Streams syncs the files of its stores, and leaves them behind.
+    with Workspace() as workspace, TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as stores:
         class_path = f"{jars.resolve(jars.KAFKA_STREAMS_TEST, workspace)}/*:{tmp_path}"
         for command in (
             ["javac", "-cp", class_path, "-d", tmp_path, JAVA],
-            ["java", "-XX:TieredStopAtLevel=1", *in_memory, "-cp", class_path, JAVA.stem, tmp_path],
+            ["java", "-XX:TieredStopAtLevel=1", f"-Djava.io.tmpdir={stores}", "-cp", class_path, JAVA.stem, tmp_path],
         ):
             subprocess.run(command, check=True)
     differences = []
