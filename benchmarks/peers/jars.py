@@ -55,7 +55,8 @@ def resolve(jars: JarSet, workspace: Workspace) -> Path:
     if stamp.exists() and stamp.read_text() == wanted:
         return folder
     folder = workspace.folder(f"jars/{jars.pom}", empty=True)
-    print(f"  resolving {pom.name} with Maven", flush=True)
+    # Not to the output, which programs with peers use for their answers.
+    print(f"  resolving {pom.name} with Maven", file=sys.stderr, flush=True)
     command = ["mvn", "-q", "-B", f"-Dmaven.repo.local={workspace.folder('m2')}", "-f", str(pom), _COPY_DEPENDENCIES]
     command += ["-DincludeScope=runtime", f"-DoutputDirectory={folder}", *jars.filters]
     try:

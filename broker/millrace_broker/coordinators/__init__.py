@@ -6,14 +6,14 @@
 ``shards``           all partitions of an internal topic that this broker leads, each with its state
 
 A coordinator decides, appends a record, and only then changes its state and answers. Reading the log after a crash
-therefore gives the same state.
+therefore gives the same state. Replicas that are late delay the change, and the client is told to retry (``in_time``).
 """
 
 from millrace.coordinator_records import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from millrace_broker.coordinators.hashing import partition_of
 from millrace_broker.coordinators.internal_topics import InternalTopics
 from millrace_broker.coordinators.shards import Shard, ShardFactory, Shards
-from millrace_broker.coordinators.state_log import LoadedBatch, StateLog, StateRecord, written
+from millrace_broker.coordinators.state_log import LoadedBatch, StateLog, StateRecord, in_time, written
 
 __all__ = [
     "OFFSETS_TOPIC",
@@ -26,6 +26,7 @@ __all__ = [
     "Shards",
     "StateLog",
     "StateRecord",
+    "in_time",
     "partition_of",
     "written",
 ]

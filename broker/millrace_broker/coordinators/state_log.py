@@ -7,21 +7,25 @@ Invariants
 - Appends reach the log in the order of the calls, and the calls return in that order.
 - The records of one call are in one batch. After a crash all of them are there, or none.
 - The append of a cancelled call is completed.
+- An append fails only if its records are not in the log, or when this broker stops leading the partition. The state of
+  the partition is then dropped, and loaded again from the log. However late the replicas are, the append waits for
+  them: with an error its caller would go on from a state that the log no longer has. A client gets an answer in time
+  all the same (``written`` and ``in_time``).
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, NoReturn, TypeVar
 
 from millrace.errors import (
     CoordinatorNotAvailableError,
     MillraceError,
     NotCoordinatorError,
-    NotEnoughReplicasAfterAppendError,
     NotEnoughReplicasError,
     NotLeaderError,
     RequestTimedOutError,
@@ -43,14 +47,19 @@ from millrace.records.control import ControlType
 from millrace_broker.log import PartitionLog, ProducedBatches
 from millrace_broker.log.producer_states import Origin
 from millrace_broker.quotas import parked
-from millrace_broker.replication.runtime import Appends, PartitionDirectory, ServedPartition
+from millrace_broker.replication.runtime import ACKNOWLEDGED_WITHIN_S, Appends, PartitionDirectory, ServedPartition
 from millrace_broker.replication.runtime.delayed_produce import DelayedProduce
+from millrace_broker.replication.runtime.hosted import HostedReplica
 from millrace_broker.runtime import Clock, Executors
+
+_logger: Final = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 4 * 2**20
 _OVERHEAD_BYTES: Final = 32
 """The largest size of a record without its key and its value."""
 _BATCH_OVERHEAD_BYTES: Final = 128
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +93,34 @@ class _Append:
 
 
 async def written(appending: asyncio.Future[int]) -> int:
-    """Wait for an append of a ``StateLog``. The call is parked until the replicas have the records."""
+    """Wait for an append of a ``StateLog``. The call is parked until the replicas have the records.
+
+    Raises ``CoordinatorNotAvailableError`` after ``offsets.commit.timeout.ms``, and the append continues: its outcome
+    must be taken by a callback of the future.
+    """
     with parked():
-        return await asyncio.shield(appending)
+        await asyncio.wait([appending], timeout=ACKNOWLEDGED_WITHIN_S)
+    return appending.result() if appending.done() else _late()
+
+
+async def in_time(change: Coroutine[Any, Any, T], executors: Executors) -> T:
+    """Wait for a change of a coordinator's state, which appends to its log. The change continues without its caller.
+
+    Raises ``CoordinatorNotAvailableError`` after ``offsets.commit.timeout.ms``. As in Kafka, the client finds the
+    coordinator again, which may be another broker by then.
+    """
+    try:
+        async with asyncio.timeout(ACKNOWLEDGED_WITHIN_S):
+            return await executors.to_the_end(change)
+    except TimeoutError:
+        _late()
+
+
+def _late() -> NoReturn:
+    raise CoordinatorNotAvailableError(
+        f"the call to the coordinator has not ended within {ACKNOWLEDGED_WITHIN_S:.0f} s, probably because replicas "
+        "are late: find the coordinator again, and retry"
+    )
 
 
 class StateLog:
@@ -112,6 +146,7 @@ class StateLog:
         self._clock: Final = clock
         self._pending: deque[_Append] = deque()
         self._writer: asyncio.Task[None] | None = None
+        self._is_closing = False
 
     @property
     def name(self) -> str:
@@ -151,10 +186,13 @@ class StateLog:
     async def append(self, records: Sequence[StateRecord]) -> int:
         """Append records; return the offset of the first one when they are as durable as the topic requires.
 
-        Calls that wait at the same time share batches. Raises ``MessageTooLargeError`` for records that do not fit into
-        one batch of the topic, and the errors of an append.
+        The call may take as long as this broker leads the partition: clients wait with ``in_time``. Calls that wait at
+        the same time share batches. Raises ``MessageTooLargeError`` for records that do not fit into one batch of the
+        topic, and the errors of an append.
         """
-        return await written(self.submit(records))
+        appending = self.submit(records)
+        with parked():
+            return await asyncio.shield(appending)
 
     def submit(self, records: Sequence[StateRecord], producer: tuple[int, int] | None = None) -> asyncio.Future[int]:
         """Enqueue an append at once, for callers that wait later and must keep their order. The result must not be
@@ -170,7 +208,8 @@ class StateLog:
         return done
 
     async def close(self) -> None:
-        """Wait until all enqueued appends have ended or failed."""
+        """Wait until all enqueued appends have ended or failed. Late replicas are not waited for."""
+        self._is_closing = True
         while self._writer is not None:
             await asyncio.wait([self._writer])
 
@@ -228,13 +267,32 @@ class StateLog:
         try:
             partition = self._partition()
             batches = ProducedBatches(data, partition.log.config, in_transaction=producer is not None)
-            result = await self._appends.append(partition, batches, origin=Origin.COORDINATOR)
+            result = await self._appends.append(
+                partition,
+                batches,
+                check=lambda: partition.replica.leader.check_enough_in_sync(),
+                origin=Origin.COORDINATOR,
+                acks_all=False,
+            )
+            if not partition.replica.is_alone:
+                await self._acknowledged(partition.replica, result.last_offset + 1)
         except NotLeaderError as error:
             raise NotCoordinatorError(f"{error.message}: find the coordinator again") from error
-        except (NotEnoughReplicasError, NotEnoughReplicasAfterAppendError, RequestTimedOutError) as error:
-            # As in Kafka, whose clients know no time-out of a coordinator's call.
+        except NotEnoughReplicasError as error:
             raise CoordinatorNotAvailableError(error.message) from error
         return result.base_offset
+
+    async def _acknowledged(self, replica: HostedReplica, end_offset: int) -> None:
+        """Wait as long as this broker leads the partition until enough replicas in sync have the records."""
+        while True:
+            try:
+                await self._waiting.acknowledged(replica, end_offset, ACKNOWLEDGED_WITHIN_S, waits_for_isr=True)
+            except RequestTimedOutError as error:
+                if self._is_closing:
+                    raise NotCoordinatorError(f"{error.message}: find the coordinator again") from error
+                _logger.warning("%s: %s", self.name, error.message)
+            else:
+                return
 
 
 def _load(log: PartitionLog, visit: Callable[[LoadedBatch], None]) -> None:

@@ -32,7 +32,7 @@ from millrace.errors import (
     UnknownServerError,
     UnsupportedVersionError,
 )
-from millrace_broker.coordinators import LoadedBatch, StateLog, written
+from millrace_broker.coordinators import LoadedBatch, StateLog, in_time, written
 from millrace_broker.groups.callers import Callers
 from millrace_broker.groups.classic_group import ClassicGroup
 from millrace_broker.groups.consumer.calls import ConsumerCalls
@@ -283,7 +283,7 @@ class GroupShard:
         group_id = group.group_id
         error: MillraceError | None = None
         try:
-            await appending
+            await written(appending)
         except MillraceError as failure:
             error = failure
             _logger.warning("the record of group %s could not be appended: %s", group_id, error.message)
@@ -416,7 +416,7 @@ class GroupShard:
     async def _forget(self, entry: GroupEntry, partitions: Sequence[PartitionKey]) -> None:
         there = entry.offsets.deletable(partitions)
         if there:
-            await self._executors.to_the_end(self._append_tombstones(entry, there))
+            await in_time(self._append_tombstones(entry, there), self._executors)
 
     async def _append_tombstones(self, entry: GroupEntry, partitions: Sequence[PartitionKey]) -> None:
         records = [offset_tombstone(entry.group.group_id, partition) for partition in partitions]
@@ -445,11 +445,12 @@ class GroupShard:
         else:
             with self._event(entry):
                 entry.group.delete()
-            await self._executors.to_the_end(self._delete(entry))
+            await in_time(self._delete(entry), self._executors)
 
     async def _delete_consumers(self, entry: GroupEntry) -> None:
-        await self._executors.to_the_end(
-            self._consumers.delete(entry, lambda: self._append_tombstones(entry, entry.offsets.partitions()))
+        await in_time(
+            self._consumers.delete(entry, lambda: self._append_tombstones(entry, entry.offsets.partitions())),
+            self._executors,
         )
 
     async def _delete(self, entry: GroupEntry) -> None:
@@ -478,7 +479,8 @@ class GroupShard:
                 state_since_ms=entry.state_since_ms,
                 subscribed_topics=group.subscribed_topics(),
             )
-            await self._append_tombstones(entry, expired)
+            if expired:
+                await in_time(self._append_tombstones(entry, expired), self._executors)
             count += len(expired)
             is_idle = group.is_empty and not (isinstance(group, ClassicGroup) and group.pending_members)
             if is_idle and entry.offsets.is_empty and self._entries.get(group.group_id) is entry:
@@ -495,4 +497,4 @@ class GroupShard:
             group.delete()
         del self._entries[group.group_id]
         if group.generation_id > 0:  # a group without a generation has no record
-            await self._log.append([group_tombstone(group.group_id)])
+            await written(self._log.submit([group_tombstone(group.group_id)]))

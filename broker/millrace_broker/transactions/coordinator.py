@@ -16,7 +16,7 @@ from typing import Final
 from millrace.config.broker import BrokerConfig
 from millrace.coordinator_records import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from millrace.errors import CoordinatorLoadInProgressError, InvalidRequestError, TransactionalIdNotFoundError
-from millrace_broker.coordinators import ShardFactory, StateLog, partition_of
+from millrace_broker.coordinators import ShardFactory, StateLog, in_time, partition_of
 from millrace_broker.metadata import ProducerIds
 from millrace_broker.network import Peers
 from millrace_broker.purgatory import PartitionKey, PurgatoryStatistics, Timer
@@ -113,7 +113,7 @@ class TransactionCoordinator:
         states.check_timeout(timeout_ms, self._config.transaction_max_timeout_ms)
         await self._shards.ensure_topic()
         shard = await self._shard(coordinator_key or transactional_id)
-        return await self._executors.to_the_end(shard.init_producer_id(transactional_id, expected, timeout_ms))
+        return await in_time(shard.init_producer_id(transactional_id, expected, timeout_ms), self._executors)
 
     async def add_partitions(
         self,
@@ -126,7 +126,7 @@ class TransactionCoordinator:
         """Add partitions to a producer's transaction; see ``states``."""
         _check_id(transactional_id)
         shard = await self._shard(coordinator_key or transactional_id)
-        await self._executors.to_the_end(shard.add_partitions(transactional_id, producer, partitions))
+        await in_time(shard.add_partitions(transactional_id, producer, partitions), self._executors)
 
     async def add_offsets(
         self, transactional_id: str, producer: ProducerIdAndEpoch, group_id: str, *, coordinator_key: str = ""
@@ -151,8 +151,8 @@ class TransactionCoordinator:
         """
         _check_id(transactional_id)
         shard = await self._shard(coordinator_key or transactional_id)
-        return await self._executors.to_the_end(
-            shard.end(transactional_id, producer, committed=committed, keeps_epoch=keeps_epoch)
+        return await in_time(
+            shard.end(transactional_id, producer, committed=committed, keeps_epoch=keeps_epoch), self._executors
         )
 
     async def join_commit(self, attempt: Attempt, *, timeout_ms: int) -> tuple[int, TransactionalProducer | None]:
@@ -160,12 +160,12 @@ class TransactionCoordinator:
         states.check_timeout(timeout_ms, self._config.transaction_max_timeout_ms)
         await self._shards.ensure_topic()
         shard = await self._shard(attempt.external_id)
-        return await self._executors.to_the_end(shard.join_commit(attempt, timeout_ms))
+        return await in_time(shard.join_commit(attempt, timeout_ms), self._executors)
 
     async def abort_attempt(self, external_id: str, external_epoch: int, attempt: str) -> None:
         """Abort an attempt and its open transactions; see ``attempts``."""
         shard = await self._shard(external_id)
-        await self._executors.to_the_end(shard.abort_attempt(external_id, external_epoch, attempt))
+        await in_time(shard.abort_attempt(external_id, external_epoch, attempt), self._executors)
 
     async def commit_transactions(
         self,
@@ -178,8 +178,8 @@ class TransactionCoordinator:
         """Commit several producers as one, under an external id; see ``external_commits``."""
         await self._shards.ensure_topic()
         shard = await self._shard(external_id)
-        return await self._executors.to_the_end(
-            shard.commit_transactions(external_id, external_epoch, committed, aborted, attempt)
+        return await in_time(
+            shard.commit_transactions(external_id, external_epoch, committed, aborted, attempt), self._executors
         )
 
     async def verify(

@@ -32,6 +32,7 @@ class Parts:
     replicas: ReplicaManager
     topics: InternalTopics
     shards: ShardFactory
+    executors: Executors
 
 
 @asynccontextmanager
@@ -85,7 +86,7 @@ async def opened_parts(directory: Path, **options: str) -> AsyncIterator[Parts]:
         clock=clock,
     )
     try:
-        yield Parts(replicas, topics, shards)
+        yield Parts(replicas, topics, shards, executors)
     finally:
         await replicas.close()
         await executors.run_io(logs.close)

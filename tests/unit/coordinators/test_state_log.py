@@ -13,9 +13,10 @@ from millrace.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
     MessageTooLargeError,
+    NotCoordinatorError,
     RequestTimedOutError,
 )
-from millrace_broker.coordinators import OFFSETS_TOPIC, LoadedBatch, Shards, StateLog, StateRecord
+from millrace_broker.coordinators import OFFSETS_TOPIC, LoadedBatch, Shards, StateLog, StateRecord, in_time, written
 
 from .parts import Parts, opened_parts
 
@@ -122,12 +123,49 @@ def test_a_failure_is_of_the_calls_that_it_concerns(tmp_path: Path) -> None:
     run(scenario, tmp_path)
 
 
-def test_an_append_that_replicas_do_not_get_in_time_is_retried_with_the_coordinator(
+def test_an_append_waits_for_late_replicas_and_its_client_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kafka's Java consumer gives up for good after a time-out as the answer to SyncGroup."""
+    """An error after the append would leave the caller with a state that the log does not have.
 
-    async def time_out(*arguments: object, **options: object) -> None:
+    Kafka's Java consumer gives up for good after a time-out as the answer to SyncGroup, so the error is another one.
+    """
+    monkeypatch.setattr("millrace_broker.coordinators.state_log.ACKNOWLEDGED_WITHIN_S", 0.05)
+    waits: list[int] = []
+
+    async def late(*arguments: object, **options: object) -> None:
+        waits.append(1)
+        if len(waits) < 5:
+            await asyncio.sleep(0.05)
+            raise RequestTimedOutError("the replicas in sync did not get the records in time")
+
+    async def scenario(directory: Path) -> None:
+        async with opened(directory) as (parts, shards):
+            await shards.ensure_topic()
+            shard = await _loaded(shards, 0)
+            with monkeypatch.context() as patched:
+                patched.setattr(shard.log._partition().replica, "is_alone", False)  # as if it had followers
+                patched.setattr("millrace_broker.replication.runtime.delayed_produce.DelayedProduce.acknowledged", late)
+                state: list[int] = []
+
+                async def change() -> None:
+                    state.append(await shard.log.append([_record(1)]))
+
+                with pytest.raises(CoordinatorNotAvailableError, match="has not ended within"):
+                    await in_time(change(), parts.executors)
+                with pytest.raises(CoordinatorNotAvailableError, match="has not ended within"):
+                    await written(appending := shard.log.submit([_record(2)]))
+                assert state == []
+                assert await appending == 1  # not cancelled with its caller
+                await parts.executors.finish_tasks()
+                assert state == [0]
+
+    run(scenario, tmp_path)
+
+
+def test_a_closed_log_does_not_wait_for_late_replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def late(*arguments: object, **options: object) -> None:
+        await asyncio.sleep(0.01)
         raise RequestTimedOutError("the replicas in sync did not get the records in time")
 
     async def scenario(directory: Path) -> None:
@@ -135,10 +173,12 @@ def test_an_append_that_replicas_do_not_get_in_time_is_retried_with_the_coordina
             await shards.ensure_topic()
             shard = await _loaded(shards, 0)
             with monkeypatch.context() as patched:
-                patched.setattr("millrace_broker.replication.runtime.appends.Appends.append", time_out)
-                with pytest.raises(CoordinatorNotAvailableError, match="did not get the records in time"):
-                    await shard.log.append([_record(1)])
-            await shard.log.append([_record(2)])
+                patched.setattr(shard.log._partition().replica, "is_alone", False)  # as if it had followers
+                patched.setattr("millrace_broker.replication.runtime.delayed_produce.DelayedProduce.acknowledged", late)
+                appending = shard.log.submit([_record(1)])
+                await asyncio.wait_for(shards.close(), timeout=60)
+                with pytest.raises(NotCoordinatorError, match="in time: find the coordinator again"):
+                    await appending
 
     run(scenario, tmp_path)
 

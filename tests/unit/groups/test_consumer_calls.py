@@ -19,6 +19,7 @@ from millrace.coordinator_records import (
     write_versioned,
 )
 from millrace.errors import (
+    CoordinatorNotAvailableError,
     GroupIdNotFoundError,
     GroupSubscribedToTopicError,
     IllegalGenerationError,
@@ -26,10 +27,12 @@ from millrace.errors import (
     InvalidRegularExpressionError,
     NonEmptyGroupError,
     RebalanceInProgressError,
+    RequestTimedOutError,
     StaleMemberEpochError,
     UnknownMemberError,
 )
 from millrace_broker.broker import Broker
+from millrace_broker.coordinators import OFFSETS_TOPIC, partition_of
 from millrace_broker.groups import (
     ConsumerGroup,
     GroupShard,
@@ -112,6 +115,39 @@ def test_a_group_is_read_again_as_it_was(tmp_path: Path) -> None:
             assert group(shard) == before
             assert shard.entries["g"].offsets.committed[("read", 0)].offset == 7
             assert (await beat(shard, "b", 2)).member_epoch == 2
+
+    run(scenario, tmp_path)
+
+
+def test_a_group_and_its_log_agree_after_a_change_whose_replicas_were_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the next change begins at a group without that change, and the log has partitions of two members."""
+    are_late = True
+
+    async def late(*arguments: object, **options: object) -> None:
+        await asyncio.sleep(0.01)
+        if are_late:
+            raise RequestTimedOutError("the replicas in sync did not get the records in time")
+
+    async def scenario(directory: Path) -> None:
+        nonlocal are_late
+        async with opened(directory) as broker:
+            await create(broker)
+            shard = await shard_of(broker, "g")
+            with monkeypatch.context() as patched:
+                number = partition_of("g", broker.groups.partition_count)
+                patched.setattr(broker.replicas.find(OFFSETS_TOPIC, number), "is_alone", False)  # as with followers
+                patched.setattr("millrace_broker.replication.runtime.delayed_produce.DelayedProduce.acknowledged", late)
+                patched.setattr("millrace_broker.coordinators.state_log.ACKNOWLEDGED_WITHIN_S", 0.05)
+                with pytest.raises(CoordinatorNotAvailableError, match="has not ended within"):
+                    await join(shard, "a")
+                are_late = False
+                await join(shard, "b")
+            before = group(shard)
+            assert before.members.keys() == before.target.keys() == {"a", "b"}
+        async with opened(directory) as broker:
+            assert group(await shard_of(broker, "g")) == before
 
     run(scenario, tmp_path)
 

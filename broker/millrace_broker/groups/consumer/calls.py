@@ -25,7 +25,7 @@ from millrace.errors import (
     NonEmptyGroupError,
     UnknownMemberError,
 )
-from millrace_broker.coordinators import StateLog
+from millrace_broker.coordinators import StateLog, in_time
 from millrace_broker.groups.classic_group import ClassicGroup
 from millrace_broker.groups.consumer import classic_members
 from millrace_broker.groups.consumer.consumer_group import (
@@ -126,7 +126,7 @@ class ConsumerCalls:
                 raise GroupIdNotFoundError(f"there is no consumer group {group_id}: join with epoch 0")
             entry = self._entries[group_id] = GroupEntry(ConsumerGroup(group_id=group_id))
         elif isinstance(entry.group, ClassicGroup):
-            await self._executors.to_the_end(self._upgrade(entry))
+            await in_time(self._upgrade(entry), self._executors)
         try:
             return await self._change(
                 entry,
@@ -151,7 +151,7 @@ class ConsumerCalls:
         The result is None if the group had no members, so that it has become a classic one.
         """
         if not entry.consumer.members:
-            await self._executors.to_the_end(self._become_classic(entry))
+            await in_time(self._become_classic(entry), self._executors)
             return None
         check_session_timeout(request.session_timeout_ms, self._classic_settings)
         if request.member_id == NO_MEMBER and request.group_instance_id is None:
@@ -229,7 +229,7 @@ class ConsumerCalls:
                 entry.group = after  # it may know a later revision of the topics
                 self._hear_of(entry, heard_of)
                 return answer
-        return await self._executors.to_the_end(self._append_change(entry, decide, heard_of))
+        return await in_time(self._append_change(entry, decide, heard_of), self._executors)
 
     async def _append_change(
         self,

@@ -17,7 +17,7 @@
 * ``views``            the present state of replicas, for metrics and for administrators
 """
 
-from millrace_broker.replication.runtime.appends import Appends
+from millrace_broker.replication.runtime.appends import ACKNOWLEDGED_WITHIN_S, Appends
 from millrace_broker.replication.runtime.hosted import HostedReplica
 from millrace_broker.replication.runtime.isr_changes import AlterPartition
 from millrace_broker.replication.runtime.manager import ReplicaManager
@@ -26,6 +26,7 @@ from millrace_broker.replication.runtime.views import LedPartition, ReplicationS
 from millrace_broker.replication.runtime.waiters import Waiters
 
 __all__ = [
+    "ACKNOWLEDGED_WITHIN_S",
     "AlterPartition",
     "Appends",
     "HostedReplica",

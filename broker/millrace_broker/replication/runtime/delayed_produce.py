@@ -50,16 +50,25 @@ class DelayedProduce:
         """Return how many appends wait for replicas."""
         return self._appends.statistics()
 
-    async def acknowledged(self, replica: HostedReplica, end_offset: int, timeout_s: float) -> None:
+    async def acknowledged(
+        self, replica: HostedReplica, end_offset: int, timeout_s: float, *, waits_for_isr: bool = False
+    ) -> None:
         """Wait until all replicas in sync have the records before an offset.
 
         Raises ``RequestTimedOutError``, ``NotLeaderError`` if another broker becomes the leader, and
-        ``NotEnoughReplicasAfterAppendError``.
+        ``NotEnoughReplicasAfterAppendError`` if the ISR has become too small, unless the call waits for that too.
         """
+
+        def is_acknowledged(leader: Leader) -> bool:
+            try:
+                return leader.is_acknowledged(end_offset)
+            except NotEnoughReplicasAfterAppendError:
+                if not waits_for_isr:
+                    raise
+                return False
+
         late = f"the records were appended to {replica.name}, but not all replicas in sync received them in time"
-        await _wait(
-            self._appends, _Waiting(replica, lambda leader: leader.is_acknowledged(end_offset), timeout_s, late)
-        )
+        await _wait(self._appends, _Waiting(replica, is_acknowledged, timeout_s, late))
 
     async def committed(self, replica: HostedReplica, end_offset: int) -> None:
         """Wait without a time limit until the records before an offset are readable. Raises ``NotLeaderError``."""
