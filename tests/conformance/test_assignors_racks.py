@@ -1,7 +1,8 @@
 """Tests of rack-aware assignment against Kafka's assignors (KIP-881).
 
 ``Generate.java`` beside the cases made them with the assignors of kafka-clients 3.9.2. Members have names that Java's
-hash maps keep in order, so that the result depends on nothing else.
+hash maps keep in order, so that the result depends on nothing else. In the cases ``moved-back`` a partition moves back
+to its first owner, which is the first one of a hash set. Such cases are one in a thousand of the generated ones.
 """
 
 from __future__ import annotations
@@ -60,4 +61,8 @@ def test_assigns_as_kafka_does(assignor: str, rebalances: Sequence[dict[str, Any
 
 
 def test_there_are_cases_for_every_assignor_that_looks_at_racks() -> None:
-    assert {path.stem for path in CASES.glob("*.json")} == {"range", "sticky", "cooperative-sticky"}
+    assert {path.stem.removesuffix("-moved-back") for path in CASES.glob("*.json")} == {
+        "range",
+        "sticky",
+        "cooperative-sticky",
+    }

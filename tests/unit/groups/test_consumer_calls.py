@@ -126,7 +126,7 @@ def test_a_group_and_its_log_agree_after_a_change_whose_replicas_were_late(
     are_late = True
 
     async def late(*arguments: object, **options: object) -> None:
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
         if are_late:
             raise RequestTimedOutError("the replicas in sync did not get the records in time")
 

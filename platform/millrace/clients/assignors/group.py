@@ -13,12 +13,12 @@ from millrace.clients.assignors.model import (
     NO_RACKS,
     MemberSubscription,
     PartitionRacks,
-    java_order,
     partitions_of,
     wanted_topics,
 )
 from millrace.clients.assignors.racks import Nearness
 from millrace.clients.model import TopicPartition
+from millrace.java_strings import java_order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import Final, Protocol, Self
 
 from millrace.clients.model import TopicPartition
 from millrace.coordinator_records import ConsumerProtocolSubscription
+from millrace.java_strings import java_order
 
 NO_GENERATION: Final = -1
 
@@ -89,11 +90,6 @@ class Assignor(Protocol):
     def user_data(self, owned: Sequence[TopicPartition], generation: int) -> bytes | None:
         """Return a member's user data, from ``owned`` and ``generation`` (-1: none yet)."""
         ...
-
-
-def java_order(text: str) -> bytes:
-    """Return a sort key in Java's string order, by UTF-16 units, which differs from Python's beyond U+FFFF."""
-    return text.encode("utf-16-be", "surrogatepass")
 
 
 def static_members_first(members: Iterable[MemberSubscription]) -> list[MemberSubscription]:
