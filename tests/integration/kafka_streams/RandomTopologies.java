@@ -17,10 +17,21 @@ import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.TestInputTopic;
 import org.apache.kafka.streams.TopologyTestDriver;
 import org.apache.kafka.streams.kstream.*;
+import org.apache.kafka.streams.processor.Cancellable;
+import org.apache.kafka.streams.processor.PunctuationType;
+import org.apache.kafka.streams.processor.api.ContextualFixedKeyProcessor;
+import org.apache.kafka.streams.processor.api.ContextualProcessor;
+import org.apache.kafka.streams.processor.api.FixedKeyRecord;
+import org.apache.kafka.streams.processor.api.ProcessorContext;
+import org.apache.kafka.streams.processor.api.Record;
+import org.apache.kafka.streams.state.KeyValueIterator;
 import org.apache.kafka.streams.state.KeyValueStore;
 import org.apache.kafka.streams.state.SessionStore;
 import org.apache.kafka.streams.state.Stores;
+import org.apache.kafka.streams.state.VersionedKeyValueStore;
+import org.apache.kafka.streams.state.VersionedRecord;
 import org.apache.kafka.streams.state.WindowStore;
+import org.apache.kafka.streams.state.WindowStoreIterator;
 import org.apache.kafka.streams.test.TestRecord;
 
 /**
@@ -97,6 +108,7 @@ public class RandomTopologies {
             case "globalTables" -> globalTables(stream("x"), builder.globalTable("y", Consumed.with(STRING, LONG)));
             case "diamonds" -> diamonds(stream("x"), stream("y"));
             case "repartitions" -> repartitions(stream("x"), stream("y"), table("z"));
+            case "processors" -> processors(stream("x"), stream("y"));
             default -> throw new IllegalArgumentException(name);
         }
     }
@@ -324,6 +336,83 @@ public class RandomTopologies {
             .reduce((all, each) -> all + each, stored()), "no key");
         windowed(x.outerJoin(y, JOINER, JoinWindows.ofTimeDifferenceAndGrace(ms(4), ms(3)), StreamJoined.with(STRING, LONG, LONG))
             .groupByKey(GROUPED).windowedBy(TimeWindows.ofSizeAndGrace(ms(10), ms(5))).count(storedWindows()), "windows of joined");
+    }
+
+    private void processors(KStream<String, Long> x, KStream<String, Long> y) {
+        builder.addStateStore(Stores.keyValueStoreBuilder(Stores.persistentKeyValueStore("sums"), STRING, LONG));
+        builder.addStateStore(Stores.windowStoreBuilder(
+            Stores.persistentWindowStore("values", ms(60_000), ms(1), false), STRING, LONG));
+        builder.addStateStore(Stores.versionedKeyValueStoreBuilder(
+            Stores.persistentVersionedKeyValueStore("versions", ms(20)), STRING, LONG));
+        KStream<String, Long> ticked = x.process(Ticking::new, "sums");
+        send(ticked, "ticking");
+        rows(ticked.groupByKey(GROUPED).count(stored()), "count of ticking");
+        send(x.merge(y).process(Windowing::new, "values"), "windowing");
+        send(y.processValues(Remembering::new, "versions"), "remembering");
+    }
+
+    private static class Ticking extends ContextualProcessor<String, Long, String, Long> {
+        private KeyValueStore<String, Long> sums;
+        private Cancellable ticks;
+
+        @Override
+        public void init(ProcessorContext<String, Long> context) {
+            super.init(context);
+            sums = context.getStateStore("sums");
+            ticks = context.schedule(ms(7), PunctuationType.STREAM_TIME, this::tick);
+        }
+
+        @Override
+        public void process(Record<String, Long> record) {
+            long total = number(sums.get(record.key())) + (record.value() == null || record.value() == 0 ? 1 : record.value());
+            sums.put(record.key(), total);
+            if (total % 3 == 0)
+                context().forward(record.withValue(total));
+            else if (record.value() != null && record.value() == 8 && total > 20)
+                ticks.cancel();
+        }
+
+        private void tick(long now) {
+            try (KeyValueIterator<String, Long> all = sums.all()) {
+                while (all.hasNext()) {
+                    KeyValue<String, Long> each = all.next();
+                    context().forward(new Record<>(each.key, each.value * 100 + now % 100, now));
+                    if (each.value > 12) sums.delete(each.key);
+                }
+            }
+        }
+    }
+
+    private static class Windowing extends ContextualProcessor<String, Long, String, Long> {
+        @Override
+        public void process(Record<String, Long> record) {
+            WindowStore<String, Long> values = context().getStateStore("values");
+            values.put(record.key(), record.value(), record.timestamp());
+            if (record.value() == null) return;
+            long sum = 0, place = 1;
+            long first = Math.max(0, record.timestamp() - 6);
+            try (WindowStoreIterator<Long> near = values.fetch(record.key(), first, record.timestamp() + 3)) {
+                while (near.hasNext()) sum += near.next().value * place++;
+            }
+            context().forward(record.withValue(sum));
+        }
+    }
+
+    private static class Remembering extends ContextualFixedKeyProcessor<String, Long, Long> {
+        @Override
+        public void process(FixedKeyRecord<String, Long> record) {
+            VersionedKeyValueStore<String, Long> versions = context().getStateStore("versions");
+            if (record.value() != null && record.value() == 5) {
+                VersionedRecord<Long> deleted = versions.delete(record.key(), record.timestamp());
+                context().forward(record.withValue(deleted == null ? -1L : deleted.value()));
+                return;
+            }
+            versions.put(record.key(), record.value(), record.timestamp());
+            VersionedRecord<Long> before = versions.get(record.key(), record.timestamp() - 5);
+            VersionedRecord<Long> now = versions.get(record.key());
+            context().forward(record.withValue(
+                (before == null ? 0 : before.value() * 1000 + before.timestamp()) * 100 + (now == null ? 99 : now.value())));
+        }
     }
 
     private KStream<String, Long> stream(String topic) {

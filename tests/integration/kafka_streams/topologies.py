@@ -8,7 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from millrace_streams import StreamsBuilder, Suppressed, hopping, sessions, sliding, tumbling, within
+from millrace_streams import (
+    StreamsBuilder,
+    Suppressed,
+    hopping,
+    key_value_store,
+    sessions,
+    sliding,
+    tumbling,
+    versioned_store,
+    window_store,
+    within,
+)
 from millrace_streams.suppressed import BufferConfig
 
 TYPES: Final = {"key": "string", "value": "long"}
@@ -289,6 +300,74 @@ def repartitions(b: StreamsBuilder) -> None:
     windowed(outer.group_by_key().windowed_by(tumbling(10, grace=5)).count(), "windows of joined")
 
 
+class Ticking:
+    """Adds up values, forwards each third sum, and at each tick of stream time all sums, of which it deletes the large."""
+
+    def init(self, context: Any) -> None:
+        self._context, self._sums = context, context.store("sums")
+        self._ticks = context.schedule(7, "stream_time", self._tick)
+
+    def process(self, record: Any) -> None:
+        total = (self._sums.get(record.key) or 0) + (record.value or 1)
+        self._sums.put(record.key, total)
+        if total % 3 == 0:
+            self._context.forward(record.with_value(total))
+        elif record.value == 8 and total > 20:
+            self._ticks.cancel()
+
+    def _tick(self, now_ms: int) -> None:
+        for key, total in self._sums.all():
+            self._context.forward(key, total * 100 + now_ms % 100, now_ms)
+            if total > 12:
+                self._sums.delete(key)
+
+
+class Windowing:
+    """Keeps the last value of each time, and forwards the sum of those around each record."""
+
+    def init(self, context: Any) -> None:
+        self._context, self._values = context, context.store("values")
+
+    def process(self, record: Any) -> None:
+        if record.value is None:
+            self._values.put(record.key, None, record.timestamp)
+            return
+        self._values.put(record.key, record.value, record.timestamp)
+        near = self._values.fetch(record.key, record.timestamp - 6, record.timestamp + 3)
+        self._context.forward(record.key, sum(value * (place + 1) for place, (_, value) in enumerate(near)))
+
+
+class Remembering:
+    """Keeps versions, and forwards the value that a key had 5 ms before each record."""
+
+    def init(self, context: Any) -> None:
+        self._context, self._versions = context, context.store("versions")
+
+    def process(self, record: Any) -> None:
+        if record.value == 5:
+            deleted = self._versions.delete(record.key, record.timestamp)
+            self._context.forward_value(-1 if deleted is None else deleted.value)
+            return
+        self._versions.put(record.key, record.value, record.timestamp)
+        before = self._versions.get(record.key, record.timestamp - 5)
+        now = self._versions.get(record.key)
+        self._context.forward_value(
+            (0 if before is None else before.value * 1000 + before.timestamp) * 100 + (99 if now is None else now.value)
+        )
+
+
+def processors(b: StreamsBuilder) -> None:
+    x, y = b.stream("x", **TYPES), b.stream("y", **TYPES)
+    sums = key_value_store("sums", key="string", value="long")
+    ticked = x.process(Ticking, stores=[sums])
+    send(ticked, "ticking")
+    rows(ticked.group_by_key().count(), "count of ticking")
+    values = window_store("values", key="string", value="long", retention=60_000)
+    send(x.merge(y).process(Windowing, stores=[values]), "windowing")
+    versions_ = versioned_store("versions", key="string", value="long", history=20)
+    send(y.process_values(Remembering, stores=[versions_]), "remembering")
+
+
 TOPOLOGIES: Final[dict[str, Callable[[StreamsBuilder], None]]] = {
     "tables": tables,
     "groups": groups,
@@ -304,5 +383,6 @@ TOPOLOGIES: Final[dict[str, Callable[[StreamsBuilder], None]]] = {
     "globalTables": global_tables,
     "diamonds": diamonds,
     "repartitions": repartitions,
+    "processors": processors,
 }
 """The topologies by their names in Java."""
