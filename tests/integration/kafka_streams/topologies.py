@@ -301,7 +301,7 @@ def repartitions(b: StreamsBuilder) -> None:
 
 
 class Ticking:
-    """Adds up values, forwards each third sum, and at each tick of stream time all sums, of which it deletes the large."""
+    """Adds up values, forwards each third sum, and at ticks of stream time all sums, of which it deletes the large."""
 
     def init(self, context: Any) -> None:
         self._context, self._sums = context, context.store("sums")
