@@ -10,7 +10,7 @@ Invariants
 - An append fails only if its records are not in the log, or when this broker stops leading the partition. The state of
   the partition is then dropped, and loaded again from the log. However late the replicas are, the append waits for
   them: with an error its caller would go on from a state that the log no longer has. A client gets an answer in time
-  all the same (``written`` and ``in_time``).
+  all the same (``written`` and ``in_time``), and appends that have not begun by then fail, so that they do not pile up.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, TypeVar
 
 from millrace.errors import (
     CoordinatorNotAvailableError,
@@ -90,6 +90,8 @@ class _Append:
     size_bytes: int
     producer: tuple[int, int] | None
     done: asyncio.Future[int]
+    since_s: float
+    """The time of the event loop at the call."""
 
 
 async def written(appending: asyncio.Future[int]) -> int:
@@ -100,7 +102,9 @@ async def written(appending: asyncio.Future[int]) -> int:
     """
     with parked():
         await asyncio.wait([appending], timeout=ACKNOWLEDGED_WITHIN_S)
-    return appending.result() if appending.done() else _late()
+    if not appending.done():
+        raise late()
+    return appending.result()
 
 
 async def in_time(change: Coroutine[Any, Any, T], executors: Executors) -> T:
@@ -113,11 +117,12 @@ async def in_time(change: Coroutine[Any, Any, T], executors: Executors) -> T:
         async with asyncio.timeout(ACKNOWLEDGED_WITHIN_S):
             return await executors.to_the_end(change)
     except TimeoutError:
-        _late()
+        raise late() from None
 
 
-def _late() -> NoReturn:
-    raise CoordinatorNotAvailableError(
+def late() -> CoordinatorNotAvailableError:
+    """Return the error of a call that has waited for ``offsets.commit.timeout.ms``."""
+    return CoordinatorNotAvailableError(
         f"the call to the coordinator has not ended within {ACKNOWLEDGED_WITHIN_S:.0f} s, probably because replicas "
         "are late: find the coordinator again, and retry"
     )
@@ -200,9 +205,10 @@ class StateLog:
 
         With a producer's id and epoch the records are a batch of their own in the producer's transaction.
         """
-        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[int] = loop.create_future()
         size_bytes = sum(record.size_bytes for record in records)
-        self._pending.append(_Append(records, size_bytes, producer, done))
+        self._pending.append(_Append(records, size_bytes, producer, done, loop.time()))
         if self._writer is None:
             self._writer = asyncio.create_task(self._write_pending(), name=f"millrace-write-{self.name}")
         return done
@@ -291,8 +297,15 @@ class StateLog:
                 if self._is_closing:
                     raise NotCoordinatorError(f"{error.message}: find the coordinator again") from error
                 _logger.warning("%s: %s", self.name, error.message)
+                self._fail_late()
             else:
                 return
+
+    def _fail_late(self) -> None:
+        """Fail the appends that have waited too long for their turn. Nothing of them is in the log."""
+        limit_s = asyncio.get_running_loop().time() - ACKNOWLEDGED_WITHIN_S
+        while self._pending and self._pending[0].since_s <= limit_s:
+            _fail([self._pending.popleft()], late())
 
 
 def _load(log: PartitionLog, visit: Callable[[LoadedBatch], None]) -> None:

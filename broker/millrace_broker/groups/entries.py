@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from millrace.errors import CoordinatorNotAvailableError
+from millrace_broker.coordinators import late
 from millrace_broker.groups.classic_group import ClassicGroup
 from millrace_broker.groups.consumer.consumer_group import ConsumerGroup
 from millrace_broker.groups.offsets import GroupOffsets
 from millrace_broker.groups.states import GroupState
+from millrace_broker.replication.runtime import ACKNOWLEDGED_WITHIN_S
 
 
 @dataclass(slots=True)
@@ -17,15 +21,37 @@ class GroupEntry:
     """Group with its offsets; ``state_since_ms`` is the time of the last state change, in ms since 1970, -1 if
     unknown.
 
-    The holder of ``lock`` may append records of a consumer group, convert the group, or delete it.
+    Who has the turn of ``changing`` may append records of a consumer group, convert the group, or delete it.
     """
 
     group: ClassicGroup | ConsumerGroup
     offsets: GroupOffsets = field(default_factory=GroupOffsets)
     state: GroupState = GroupState.EMPTY
     state_since_ms: int = -1
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     is_deleted: bool = False
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether a call has the turn, or waits for it."""
+        return self._lock.locked()
+
+    @asynccontextmanager
+    async def changing(self) -> AsyncIterator[None]:
+        """Wait for the turn to change the group, and have it for the duration of the block.
+
+        Raises ``CoordinatorNotAvailableError`` after ``offsets.commit.timeout.ms``: a change before is late, and calls
+        must not pile up behind it.
+        """
+        try:
+            async with asyncio.timeout(ACKNOWLEDGED_WITHIN_S):
+                await self._lock.acquire()
+        except TimeoutError:
+            raise late() from None
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     @property
     def classic(self) -> ClassicGroup:

@@ -489,7 +489,7 @@ class GroupShard:
 
     async def _forget_idle(self, entry: GroupEntry) -> None:
         if isinstance(entry.group, ConsumerGroup):
-            if not entry.lock.locked():  # else it is about to have a member
+            if not entry.is_changing:  # else it is about to have a member
                 await self._delete_consumers(entry)
             return
         group = entry.group

@@ -50,6 +50,8 @@ from millrace_broker.metadata import TopicSpec
 from ...integration.waiting import eventually_async
 from .test_coordinator import commit, join_request, opened, run, shard_of
 
+NO_MEMBER = Identity(member_id="", generation_id=-1)
+
 
 async def create(broker: Broker, name: str = "read", partitions: int = 2) -> None:
     await broker.executors.administer(broker.changes.create, TopicSpec(name=name, partitions=partitions, configs={}))
@@ -152,6 +154,36 @@ def test_a_group_and_its_log_agree_after_a_change_whose_replicas_were_late(
     run(scenario, tmp_path)
 
 
+def test_calls_do_not_pile_up_behind_a_change_whose_replicas_are_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def late(*arguments: object, **options: object) -> None:
+        await asyncio.sleep(0)
+        raise RequestTimedOutError("the replicas in sync did not get the records in time")
+
+    async def scenario(directory: Path) -> None:
+        async with opened(directory) as broker:
+            await create(broker)
+            shard = await shard_of(broker, "g")
+            with monkeypatch.context() as patched:
+                number = partition_of("g", broker.groups.partition_count)
+                patched.setattr(broker.replicas.find(OFFSETS_TOPIC, number), "is_alone", False)  # as with followers
+                patched.setattr("millrace_broker.replication.runtime.delayed_produce.DelayedProduce.acknowledged", late)
+                for module in ("coordinators.state_log", "groups.entries"):
+                    patched.setattr(f"millrace_broker.{module}.ACKNOWLEDGED_WITHIN_S", 0.05)
+                before = len(asyncio.all_tasks())
+                commits = (shard.commit("h", NO_MEMBER, {("read", number): commit(1)}) for number in range(10))
+                calls = [*(join(shard, f"member-{number}") for number in range(10)), *commits]
+                answers = await asyncio.gather(*calls, return_exceptions=True)
+                assert {type(answer) for answer in answers} == {CoordinatorNotAvailableError}
+                # What is left is the first change, which is in the log, and the writer of the log.
+                await eventually_async(lambda: len(asyncio.all_tasks()) <= before + 2, "the end of the other calls")
+                assert not shard.entries["h"].offsets.committed
+                await broker.groups.close()
+
+    run(scenario, tmp_path)
+
+
 def test_a_repeated_heartbeat_that_arrives_during_the_first_changes_nothing_more(tmp_path: Path) -> None:
     """A client repeats a heartbeat when it has waited too long for the answer."""
 
@@ -192,7 +224,7 @@ def test_a_heartbeat_that_arrives_while_its_member_is_removed_is_refused(tmp_pat
             await join(shard, "a")
             member = identity(await classic_join(shard)) if is_classic else Identity(member_id="a")
             entry = shard.entries["g"]
-            async with entry.lock:  # as while the removal is appended
+            async with entry.changing():  # as while the removal is appended
                 call = shard.heartbeat("g", member) if is_classic else beat(shard, "a", 1)
                 answering = asyncio.ensure_future(call)
                 await asyncio.sleep(0)
@@ -225,7 +257,7 @@ def test_a_heartbeat_that_is_answered_before_the_removal_begins_keeps_its_member
             shard = await shard_of(broker, "g")
             await join(shard, "a")
             entry = shard.entries["g"]
-            async with entry.lock:  # as while another change is appended
+            async with entry.changing():  # as while another change is appended
                 answering = asyncio.ensure_future(beat(shard, "a", 1, topics=frozenset(["read", "other"])))
                 await asyncio.sleep(0)
                 ends[TimerKey(TimerKind.SESSION, "a")]()

@@ -2,9 +2,9 @@
 
 Invariants
 
-- A group changes after the records of the change are in the log. Changes of one group come one after another, by the
-  lock of its entry. A call waits for a change in progress, also if it changes nothing itself: the change may remove the
-  member that calls. Kafka's coordinator answers such calls after its pending writes too.
+- A group changes after the records of the change are in the log. Changes of one group come one after another
+  (``GroupEntry.changing``). A call waits for a change in progress, also if it changes nothing itself: the change may
+  remove the member that calls. Kafka's coordinator answers such calls after its pending writes too.
 - A member of a group has a session timer. A member that has to revoke partitions has a timer for that too.
 - A classic group that is converted accepts no calls from the start of the append. If the append fails, it is restored.
 
@@ -140,7 +140,7 @@ class ConsumerCalls:
         """Forget a group whose first member could not join."""
         group = entry.group
         is_new = isinstance(group, ConsumerGroup) and not group.epoch and entry.offsets.is_empty
-        if is_new and not entry.lock.locked() and self._entries.get(group.group_id) is entry:
+        if is_new and not entry.is_changing and self._entries.get(group.group_id) is entry:
             del self._entries[group.group_id]
 
     # --- classic protocol ----------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ class ConsumerCalls:
         The session of the member ``heard_of`` begins again before another change can begin, which may be the removal
         of that member.
         """
-        if not entry.lock.locked():
+        if not entry.is_changing:
             group = entry.consumer
             after, answer = decide(group)
             if after == group:
@@ -237,7 +237,7 @@ class ConsumerCalls:
         decide: Callable[[ConsumerGroup], tuple[ConsumerGroup, T]],
         heard_of: str | None,
     ) -> T:
-        async with entry.lock:
+        async with entry.changing():
             before = self._present(entry).consumer
             after, answer = decide(before)
             if self._is_to_be_classic(before, after):
@@ -263,7 +263,7 @@ class ConsumerCalls:
 
     async def delete(self, entry: GroupEntry, delete_offsets: Callable[[], Awaitable[None]]) -> None:
         """Append the tombstones of an empty group and its offsets, and forget it. Raises ``NonEmptyGroupError``."""
-        async with entry.lock:
+        async with entry.changing():
             group = self._present(entry).consumer
             if group.members:
                 raise NonEmptyGroupError(f"group {group.group_id} has a new member: stop it first")
@@ -281,7 +281,7 @@ class ConsumerCalls:
 
     async def _upgrade(self, entry: GroupEntry) -> None:
         """Make a classic group a consumer group. Raises ``GroupIdNotFoundError`` if that is not possible."""
-        async with entry.lock:
+        async with entry.changing():
             group = self._present(entry).group
             if isinstance(group, ConsumerGroup):
                 return
@@ -343,7 +343,7 @@ class ConsumerCalls:
         _logger.info("consumer group %s has become a classic group", before.group_id)
 
     async def _become_classic(self, entry: GroupEntry) -> None:
-        async with entry.lock:
+        async with entry.changing():
             group = self._present(entry).group
             if isinstance(group, ClassicGroup):
                 return
@@ -432,8 +432,8 @@ class ConsumerCalls:
 
 async def _settled(entry: GroupEntry) -> None:
     """Wait for a change of the group that is in progress."""
-    if entry.lock.locked():
-        async with entry.lock:
+    if entry.is_changing:
+        async with entry.changing():
             pass
 
 
