@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import base64
+import re
 import uuid
+from typing import Final
+
+_TEXT: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 
 
 def id_text(value: uuid.UUID) -> str:
@@ -13,4 +17,6 @@ def id_text(value: uuid.UUID) -> str:
 
 def parse_id(text: str) -> uuid.UUID:
     """Parse the output of ``id_text``. Raises ``ValueError``."""
-    return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    if _TEXT.fullmatch(text) is None:
+        raise ValueError(f"{text!r} is no topic id: expected 22 characters of base64url")
+    return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))

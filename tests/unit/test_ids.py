@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import uuid
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,3 +13,9 @@ from millrace.ids import id_text, parse_id
 def test_ids_are_written_as_kafka_does(value: uuid.UUID) -> None:
     text = id_text(value)
     assert (len(text), "=" in text, parse_id(text)) == (22, False, value)
+
+
+@pytest.mark.parametrize("text", ["", "a", "UuRsE4Z5TDSyNuFR9n9LyQ: 1", "UuRsE4Z5TDSyNuFR9n9Ly/", "ä" * 22])
+def test_other_text_is_no_id(text: str) -> None:
+    with pytest.raises(ValueError, match="is no topic id: expected 22 characters of base64url"):
+        parse_id(text)

@@ -65,7 +65,7 @@ class CheckpointedTruncation:
         for key in partitions:
             log, home = self._hosted.logs.get(key), self._hosted.homes.get(key)
             if log is None or home is None:
-                failed[key] = UnknownTopicOrPartitionError(
+                failed[key] = self._hosted.failed.get(key) or UnknownTopicOrPartitionError(
                     f"partition {partition_directory_name(*key)} does not exist on this broker"
                 )
             elif home.failure is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -157,7 +158,7 @@ def test_a_log_directory_that_cannot_be_made_or_written_is_named(
     ("text", "problem"),
     [
         ("version: 1\ntopic_id: UuRsE4Z5TDSyNuFR9n9LyQ\n", "version 1"),
-        ("version: 0\ntopic_id: UuRsE4Z5TDSyNuFR9n9LyQ: 1\n", "16-char"),
+        ("version: 0\ntopic_id: UuRsE4Z5TDSyNuFR9n9LyQ: 1\n", "'UuRsE4Z5TDSyNuFR9n9LyQ: 1' is no topic id"),
         ("version: 0\n", "topic_id"),
         ("", "version"),
     ],
@@ -169,10 +170,10 @@ def test_damaged_topic_ids_are_named(
     manager.create_log("orders", TOPIC_ID, 0)
     manager.close()
     (tmp_path / "data" / "orders-0" / "partition.metadata").write_text(text)
-    with pytest.raises(
-        StorageError, match=rf"partition\.metadata is damaged \(.*{problem}.*\): restore it from a copy"
-    ):
-        open_manager().get("orders", 0)
+    manager, damaged = open_manager(), rf"partition\.metadata is damaged \(.*{problem}.*\): restore it from a copy"
+    with pytest.raises(StorageError, match=damaged):
+        manager.get("orders", 0)
+    assert re.search(damaged, manager.truncate({("orders", 0): 0})[("orders", 0)].message)
 
 
 def test_checkpoints_of_a_partition_that_cannot_be_loaded_stay(
