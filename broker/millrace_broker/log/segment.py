@@ -111,7 +111,7 @@ class Segment:
                 if indexes is None and not self.size_bytes:  # no files exist before the first append
                     return OffsetIndex(b"", self.base_offset), TimeIndex(b"", self.base_offset)
                 if indexes is None:
-                    indexes = self._map_indexes() or self.rebuild_indexes("missing or cut short")
+                    indexes = self._map_indexes() or self.rebuild_indexes("missing, empty or cut short")
                     self._indexes = indexes
             self._note_open()
         return indexes
