@@ -33,6 +33,7 @@ Random tests draw other cases at each run, so that repeated runs of the suite co
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import random
 from collections.abc import Iterator
@@ -123,7 +124,7 @@ DIALS = {
     "LOG_CRASH_ROUNDS": 15,
     "COORDINATOR_CRASH_ROUNDS": 10,
     "LOG_FLIP_ROUNDS": 300,
-    "CLUSTER_SIM_SEEDS": 120,
+    "CLUSTER_SIM_SEEDS": 60,
     "HISTORY_KILL_ROUNDS": 10,
     "FAULT_ROUNDS": 3,
     "KAFKA_FAULT_ROUNDS": 2,
@@ -149,11 +150,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-durations", action="store_true", help="write tests/durations.json anew")
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "dial(name, seconds, minutes): takes its number of rounds from the dial of this name"
     )
     use_short_lived_jvms()
+    # Of the stacks of all threads Python prints a hundred, perhaps without that of the thread that crashed.
+    faulthandler.enable(os.dup(2), all_threads=False)
     planted_secrets.pytest_configure(config)
     if config.getoption("--record-durations") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Recorder())
