@@ -20,6 +20,8 @@ import types
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Final, ParamSpec, TypeVar
 
+from millrace.errors import MillraceError
+
 SMALL_BYTES: Final = 1024 * 1024
 """Records up to this size are checked and appended in the event loop, which takes 0.05 to 0.4 ms."""
 SLOW_S: Final = 0.02
@@ -119,8 +121,21 @@ async def begun(work: Coroutine[Any, Any, _T], start: Callable[[Coroutine[Any, A
     except StopIteration as done:
         result: _T = done.value
         return result
-    stand_in.task = start(rest(work, waits_for))
-    return await asyncio.shield(stand_in.task)
+    task = stand_in.task = start(rest(work, waits_for))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.add_done_callback(_ended_without_caller)
+        raise
+
+
+def _ended_without_caller(task: asyncio.Task[Any]) -> None:
+    """Report an error of work whose caller is gone, unless it is an expected one."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None and not isinstance(error, MillraceError):
+        task.get_loop().call_exception_handler(
+            {"message": "work has failed after its caller was cancelled", "exception": error, "task": task}
+        )
 
 
 async def rest(work: Coroutine[Any, Any, _T], waits_for: Any) -> _T:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
+from millrace.errors import StorageError
 from millrace_broker.runtime import Executors
 
 from ....integration.waiting import STALL_S
@@ -113,5 +117,30 @@ def test_other_threads_finish_what_was_given_to_those_before() -> None:
             assert await executors.run_io(lambda: 7) == 7
             gate.set()
             assert await before
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("error", "reported"), [(StorageError("the disk is full"), 0), (ValueError("a bug"), 1)])
+def test_an_unexpected_error_of_work_without_a_caller_is_reported(error: Exception, reported: int) -> None:
+    async def scenario() -> None:
+        may_end = asyncio.Event()
+        found: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: found.append(context["exception"]))
+
+        async def work() -> None:
+            await may_end.wait()
+            raise error
+
+        with made() as executors:
+            call = asyncio.create_task(executors.to_the_end(work()))
+            await asyncio.sleep(0)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            may_end.set()
+            await executors.finish_tasks()
+        gc.collect()  # a task reports an error that nobody has taken
+        assert found == [error] * reported
 
     asyncio.run(scenario())
