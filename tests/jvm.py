@@ -34,17 +34,12 @@ def short_lived_options(archive: Path = ARCHIVE) -> str:
     return f"{_SHORT_LIVED} -XX:SharedArchiveFile={archive} -Xlog:disable" if archive.exists() else _SHORT_LIVED
 
 
-def driver_options() -> str:
-    """Return the options of a driver's JVM. Executors get their settings of Spark from the driver."""
-    return f"{short_lived_options()} {_INTERPRETED}"
-
-
 def use_short_lived_jvms() -> None:
     """Give the options to every JVM that this process and its descendants start through Spark's launcher.
 
     ``SPARK_SUBMIT_OPTS`` that the user set stay in force.
     """
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", driver_options())
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{short_lived_options()} {_INTERPRETED}")
 
 
 def make_archive(archive: Path) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer
-from tests.jvm import driver_options
 
 from millrace_broker.testing import EmbeddedBroker
 
@@ -48,7 +47,7 @@ class Query:
 @contextmanager
 def query(broker: EmbeddedBroker, read_from: str, write_to: str, checkpoint: Path) -> Iterator[Query]:
     """Open the program of the query."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "SPARK_SUBMIT_OPTS": driver_options()}
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(QUERY), address(broker), read_from, write_to, str(checkpoint)]
     with subprocess.Popen(
         command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -97,8 +97,8 @@ class _Append:
 async def written(appending: asyncio.Future[int]) -> int:
     """Wait for an append of a ``StateLog``. The call is parked until the replicas have the records.
 
-    Raises ``CoordinatorNotAvailableError`` after ``offsets.commit.timeout.ms``, and the append continues: its outcome
-    must be taken by a callback of the future.
+    Raises ``CoordinatorNotAvailableError`` after ``offsets.commit.timeout.ms``, and the append continues. State that
+    depends on the outcome is therefore changed by a callback of the future.
     """
     with parked():
         await asyncio.wait([appending], timeout=ACKNOWLEDGED_WITHIN_S)

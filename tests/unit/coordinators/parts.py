@@ -8,7 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from millrace.config.broker import BrokerConfig
+from millrace.errors import RequestTimedOutError
 from millrace_broker.cluster.member import Member
 from millrace_broker.cluster.opened_metadata import OpenedMetadata, open_metadata
 from millrace_broker.cluster.shared_security import SharedSecurity
@@ -22,7 +25,8 @@ from millrace_broker.metadata import BrokerConfigs, TopicChanges
 from millrace_broker.metadata.gone_topics import GoneTopics
 from millrace_broker.network import PeerListener, Peers
 from millrace_broker.purgatory import Timer
-from millrace_broker.replication.runtime import Appends, PartitionDirectory, ReplicaManager, Waiters
+from millrace_broker.replication.runtime import Appends, HostedReplica, PartitionDirectory, ReplicaManager, Waiters
+from millrace_broker.replication.runtime.delayed_produce import DelayedProduce
 from millrace_broker.runtime import Executors, Failure, SystemClock
 from millrace_broker.security import DelegationTokens
 
@@ -33,6 +37,26 @@ class Parts:
     topics: InternalTopics
     shards: ShardFactory
     executors: Executors
+
+
+class LateReplicas:
+    """A replica without followers waits for followers, which are late until ``are_late`` is false.
+
+    Calls to coordinators wait for 0.05 s.
+    """
+
+    def __init__(self, patched: pytest.MonkeyPatch, replica: HostedReplica | None) -> None:
+        assert replica is not None
+        self.are_late = True
+        patched.setattr(replica, "is_alone", False)
+        patched.setattr(DelayedProduce, "acknowledged", self._acknowledged)
+        for module in ("coordinators.state_log", "groups.entries"):
+            patched.setattr(f"millrace_broker.{module}.ACKNOWLEDGED_WITHIN_S", 0.05)
+
+    async def _acknowledged(self, *arguments: object, **options: object) -> None:
+        await asyncio.sleep(0)
+        if self.are_late:
+            raise RequestTimedOutError("the replicas in sync did not get the records in time")
 
 
 @asynccontextmanager

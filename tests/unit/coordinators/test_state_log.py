@@ -14,11 +14,10 @@ from millrace.errors import (
     CoordinatorNotAvailableError,
     MessageTooLargeError,
     NotCoordinatorError,
-    RequestTimedOutError,
 )
 from millrace_broker.coordinators import OFFSETS_TOPIC, LoadedBatch, Shards, StateLog, StateRecord, in_time, written
 
-from .parts import Parts, opened_parts
+from .parts import LateReplicas, Parts, opened_parts
 
 
 class Memory:
@@ -130,22 +129,13 @@ def test_an_append_waits_for_late_replicas_and_its_client_does_not(
 
     Kafka's Java consumer gives up for good after a time-out as the answer to SyncGroup, so the error is another one.
     """
-    monkeypatch.setattr("millrace_broker.coordinators.state_log.ACKNOWLEDGED_WITHIN_S", 0.05)
-    are_late = True
-
-    async def late(*arguments: object, **options: object) -> None:
-        await asyncio.sleep(0)
-        if are_late:
-            raise RequestTimedOutError("the replicas in sync did not get the records in time")
 
     async def scenario(directory: Path) -> None:
-        nonlocal are_late
         async with opened(directory) as (parts, shards):
             await shards.ensure_topic()
             shard = await _loaded(shards, 0)
             with monkeypatch.context() as patched:
-                patched.setattr(shard.log._partition().replica, "is_alone", False)  # as if it had followers
-                patched.setattr("millrace_broker.replication.runtime.delayed_produce.DelayedProduce.acknowledged", late)
+                replicas = LateReplicas(patched, shard.log._partition().replica)
                 state: list[int] = []
 
                 async def change() -> None:
@@ -158,7 +148,7 @@ def test_an_append_waits_for_late_replicas_and_its_client_does_not(
                 with pytest.raises(CoordinatorNotAvailableError, match="has not ended within"):
                     await appending  # it has not begun, so that calls do not pile up
                 assert state == []
-                are_late = False
+                replicas.are_late = False
                 await parts.executors.finish_tasks()
                 assert state == [0]
             assert await shard.log.append([_record(3)]) == 1
@@ -167,17 +157,12 @@ def test_an_append_waits_for_late_replicas_and_its_client_does_not(
 
 
 def test_a_closed_log_does_not_wait_for_late_replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def late(*arguments: object, **options: object) -> None:
-        await asyncio.sleep(0)
-        raise RequestTimedOutError("the replicas in sync did not get the records in time")
-
     async def scenario(directory: Path) -> None:
         async with opened(directory) as (_, shards):
             await shards.ensure_topic()
             shard = await _loaded(shards, 0)
             with monkeypatch.context() as patched:
-                patched.setattr(shard.log._partition().replica, "is_alone", False)  # as if it had followers
-                patched.setattr("millrace_broker.replication.runtime.delayed_produce.DelayedProduce.acknowledged", late)
+                LateReplicas(patched, shard.log._partition().replica)
                 appending = shard.log.submit([_record(1)])
                 await shards.close()
                 with pytest.raises(NotCoordinatorError, match="in time: find the coordinator again"):

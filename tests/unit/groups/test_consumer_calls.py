@@ -27,7 +27,6 @@ from millrace.errors import (
     InvalidRegularExpressionError,
     NonEmptyGroupError,
     RebalanceInProgressError,
-    RequestTimedOutError,
     StaleMemberEpochError,
     UnknownMemberError,
 )
@@ -48,6 +47,7 @@ from millrace_broker.groups.timers import GroupTimer, GroupTimers, TimerKey, Tim
 from millrace_broker.metadata import TopicSpec
 
 from ...integration.waiting import eventually_async
+from ..coordinators.parts import LateReplicas
 from .test_coordinator import commit, join_request, opened, run, shard_of
 
 NO_MEMBER = Identity(member_id="", generation_id=-1)
@@ -125,26 +125,17 @@ def test_a_group_and_its_log_agree_after_a_change_whose_replicas_were_late(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the next change begins at a group without that change, and the log has partitions of two members."""
-    are_late = True
-
-    async def late(*arguments: object, **options: object) -> None:
-        await asyncio.sleep(0)
-        if are_late:
-            raise RequestTimedOutError("the replicas in sync did not get the records in time")
 
     async def scenario(directory: Path) -> None:
-        nonlocal are_late
         async with opened(directory) as broker:
             await create(broker)
             shard = await shard_of(broker, "g")
             with monkeypatch.context() as patched:
                 number = partition_of("g", broker.groups.partition_count)
-                patched.setattr(broker.replicas.find(OFFSETS_TOPIC, number), "is_alone", False)  # as with followers
-                patched.setattr("millrace_broker.replication.runtime.delayed_produce.DelayedProduce.acknowledged", late)
-                patched.setattr("millrace_broker.coordinators.state_log.ACKNOWLEDGED_WITHIN_S", 0.05)
+                replicas = LateReplicas(patched, broker.replicas.find(OFFSETS_TOPIC, number))
                 with pytest.raises(CoordinatorNotAvailableError, match="has not ended within"):
                     await join(shard, "a")
-                are_late = False
+                replicas.are_late = False
                 await join(shard, "b")
             before = group(shard)
             assert before.members.keys() == before.target.keys() == {"a", "b"}
@@ -157,20 +148,13 @@ def test_a_group_and_its_log_agree_after_a_change_whose_replicas_were_late(
 def test_calls_do_not_pile_up_behind_a_change_whose_replicas_are_late(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def late(*arguments: object, **options: object) -> None:
-        await asyncio.sleep(0)
-        raise RequestTimedOutError("the replicas in sync did not get the records in time")
-
     async def scenario(directory: Path) -> None:
         async with opened(directory) as broker:
             await create(broker)
             shard = await shard_of(broker, "g")
             with monkeypatch.context() as patched:
                 number = partition_of("g", broker.groups.partition_count)
-                patched.setattr(broker.replicas.find(OFFSETS_TOPIC, number), "is_alone", False)  # as with followers
-                patched.setattr("millrace_broker.replication.runtime.delayed_produce.DelayedProduce.acknowledged", late)
-                for module in ("coordinators.state_log", "groups.entries"):
-                    patched.setattr(f"millrace_broker.{module}.ACKNOWLEDGED_WITHIN_S", 0.05)
+                LateReplicas(patched, broker.replicas.find(OFFSETS_TOPIC, number))
                 before = len(asyncio.all_tasks())
                 commits = (shard.commit("h", NO_MEMBER, {("read", number): commit(1)}) for number in range(10))
                 calls = [*(join(shard, f"member-{number}") for number in range(10)), *commits]

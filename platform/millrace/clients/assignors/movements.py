@@ -52,7 +52,7 @@ class Movements:
 class _Moved:
     """Partitions of a topic, with the first one that Java's ``HashSet`` would have.
 
-    Which partition moves back does not matter for the balance. As in Kafka, a leader in Java gives the same assignment.
+    Which partition moves back does not matter for the balance. With this choice the result is that of Kafka's client.
     """
 
     __slots__ = ("_buckets", "_hash", "_partitions")
