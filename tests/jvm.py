@@ -1,8 +1,11 @@
 """Options of the tests' JVMs and of Spark's drivers in them, and their archive of Spark's classes.
 
-A test's JVM lives for seconds. It spends most of its CPU time on class loading, and on the compilation of code that it
-runs a few times. With only the first compiler and an archive of loaded classes (class data sharing, JEP 350), a job of
-three rows takes 19 seconds of CPU time instead of 50. Without the archive it takes 29.
+The JVM of a job in a test lives for seconds. It spends most of its CPU time on class loading, and on the compilation of
+code that it runs a few times. With only the first compiler and an archive of loaded classes (class data sharing, JEP
+350), a job of three rows takes 19 seconds of CPU time instead of 50. Without the archive it takes 29.
+
+The JVM of the session that tests share lives for half an hour, and compiles with both compilers. Over six files of
+tests it takes 10 % less CPU time, and 40 % less in the last of them.
 
 Spark generates Java code for each expression of a query and compiles it, which pays for many rows. The drivers of tests
 interpret expressions. Small merges into Delta tables then take 30 % less time.
@@ -15,7 +18,8 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ARCHIVE: Final = Path(sys.prefix) / "spark.jsa"
-_SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_FIRST_COMPILER: Final = "-XX:TieredStopAtLevel=1 "
+_SHORT_LIVED: Final = f"{_FIRST_COMPILER}-XX:+UseSerialGC"
 _INTERPRETED: Final = "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
 _ROWS: Final = 100
 
@@ -40,6 +45,17 @@ def use_short_lived_jvms() -> None:
     ``SPARK_SUBMIT_OPTS`` that the user set stay in force.
     """
     os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{short_lived_options()} {_INTERPRETED}")
+
+
+@contextmanager
+def both_compilers() -> Iterator[None]:
+    """Let the JVM that this process starts in the block use both compilers. Its jobs use the first, as other JVMs."""
+    options = os.environ["SPARK_SUBMIT_OPTS"]
+    os.environ["SPARK_SUBMIT_OPTS"] = options.replace(_FIRST_COMPILER, "")
+    try:
+        yield
+    finally:
+        os.environ["SPARK_SUBMIT_OPTS"] = options
 
 
 def make_archive(archive: Path) -> None:

@@ -13,5 +13,10 @@ This package holds the common parts, one concept per subpackage:
 * ``millrace.clients``       producer, consumer and admin
 * ``millrace.cli``           the ``millrace`` command
 
-This module imports nothing, so that ``import millrace`` costs nothing in a Spark worker.
+This module loads nothing, so that ``import millrace`` costs nothing in a Spark worker.
 """
+
+import os
+
+# gRPC reads it when it is loaded (millrace.protocol.grpc_forks says why). A value that the user set stays.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

@@ -29,6 +29,7 @@ from millrace.schemas import parse_schema, serialize_schema
 from millrace_broker.testing import EmbeddedBroker
 from pyspark_millrace import session
 
+from ..jvm import both_compilers
 from .consumer_groups import Group
 from .documented import Reader
 from .reader_model import Model, ModelFactory
@@ -220,13 +221,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
     A process has one JVM, and the first session decides which JARs that loads.
     """
-    running = session(
-        "millrace tests",
-        master="local[2]",
-        profile="low-latency",
-        checkpoint_root=tmp_path_factory.getbasetemp(),
-        **{"spark.ui.enabled": False},
-    )
+    with both_compilers():
+        running = session(
+            "millrace tests",
+            master="local[2]",
+            profile="low-latency",
+            checkpoint_root=tmp_path_factory.getbasetemp(),
+            **{"spark.ui.enabled": False},
+        )
     running.sparkContext.setLogLevel("OFF")
     yield running
     running.stop()

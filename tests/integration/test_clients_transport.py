@@ -21,6 +21,7 @@ from millrace.clients import Admin, Consumer, Producer
 from millrace.errors import (
     BrokerUnavailableError,
     ClientClosedError,
+    EnvironmentProblemError,
     InvalidConfigError,
     InvalidRequestError,
     MessageTooLargeError,
@@ -286,6 +287,46 @@ def test_a_process_that_was_forked_has_connections_of_its_own(module_broker: Emb
         for _ in range(20):
             assert admin.describe_topic(topic) == before
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_grpc_in_a_process_that_was_forked_is_refused(module_broker: EmbeddedBroker) -> None:
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            with Admin({"bootstrap.servers": module_broker.bootstrap_servers, "transport": "grpc"}) as admin:
+                try:
+                    admin.list_topics()
+                except EnvironmentProblemError as error:
+                    status = 0 if "GRPC_ENABLE_FORK_SUPPORT=1" in str(error) else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_programs_start_while_grpc_works(
+    module_broker: EmbeddedBroker, topic: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # PySpark starts its JVM with preexec_fn, which forks instead of vforking.
+    over = threading.Event()
+    with Admin({"bootstrap.servers": module_broker.bootstrap_servers, "transport": "grpc"}) as admin:
+        admin.create_topic(topic, partitions=1)
+
+        def call() -> None:
+            while not over.is_set():
+                admin.describe_topic(topic)
+
+        threads = [threading.Thread(target=call) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        try:
+            ends = [subprocess.Popen(["true"], preexec_fn=lambda: None).wait(STALL_S) for _ in range(60)]
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+    assert not any(ends)
+    assert "fork" not in capfd.readouterr().err
 
 
 # --- kill -9 ----------------------------------------------------------------------------------------------------------

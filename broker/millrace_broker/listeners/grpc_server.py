@@ -32,6 +32,7 @@ from millrace.errors import (
 )
 from millrace.protocol import grpc_sasl
 from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.grpc_forks import use_grpc
 from millrace.protocol.status import ERROR_CODE_KEY, status_of
 from millrace.security import refuse_for_grpc
 from millrace_broker.api import (
@@ -82,12 +83,13 @@ class GrpcListener:
     """Listener of one port for gRPC. Call ``bind`` first, then ``start`` and ``stop`` in the event loop."""
 
     def __init__(self, config: BrokerConfig, name: str) -> None:
-        """Raise ``InvalidConfigError`` if the listener's security cannot be as configured."""
+        """Raise ``InvalidConfigError`` for a security that is not possible, ``EnvironmentProblemError`` in a fork."""
         self._name: Final = name
         access = ListenerAccess(config, name)
         check_grpc(access, name)
         self._callers: Final = Callers(name, access, GrpcSessions() if access.protocol.has_sasl else None)
         self._credentials: Final = _credentials(self._callers)
+        use_grpc()
         self._server: Final = grpc.aio.server(options=_options(config))
 
     def bind(self, address: Listener) -> int:

@@ -142,7 +142,8 @@ class ClientConfig(SaslLogin, SslOptions):
     )
     transport: Transport = Field(
         Transport.AUTO,
-        description="auto: Kafka's framing; grpc: gRPC, which costs more, at the address that the broker names.",
+        description="auto: Kafka's framing; grpc: gRPC, which costs more, at the address that the broker names. In a "
+        "process that was forked from one with gRPC it needs GRPC_ENABLE_FORK_SUPPORT=1 from the start.",
     )
     security_protocol: Annotated[SecurityProtocol, UPPER_CASE] = Field(
         SecurityProtocol.PLAINTEXT,

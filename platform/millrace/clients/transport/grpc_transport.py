@@ -28,6 +28,7 @@ from millrace.clients.transport.grpc_session import GrpcSession, Metadata
 from millrace.clients.transport.tls_socket import find_refusal
 from millrace.config.client import ClientConfig
 from millrace.errors import BrokerUnavailableError, ClientClosedError, MillraceError, SaslAuthenticationError
+from millrace.protocol.grpc_forks import use_grpc
 from millrace.protocol.status import ERROR_CODE_KEY, error_from_rpc
 from millrace.security import Reloading
 from millrace.security.sasl import CredentialsSource
@@ -75,7 +76,10 @@ class GrpcTransport:
         """Channel with earlier certificates, whose calls may be in flight."""
 
     def channel(self) -> grpc.Channel:
-        """Return the channel. Raises ``ClientClosedError``, and the errors of ``find``."""
+        """Return the channel.
+
+        Raises ``ClientClosedError``, ``EnvironmentProblemError`` (``use_grpc``), and the errors of ``find``.
+        """
         with self._lock:
             if self._is_closed:
                 raise ClientClosedError("the client is closed: make a new one")
@@ -93,6 +97,7 @@ class GrpcTransport:
         self._earlier, self._channel, self._methods = self._channel, None, {}
 
     def _new_channel(self, address: str) -> grpc.Channel:
+        use_grpc()
         if self._tls is None:
             return grpc.insecure_channel(address, options=self._options())
         self._made_of, self._made_for = self._tls.current(), address
