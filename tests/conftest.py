@@ -34,6 +34,7 @@ Random tests draw other cases at each run, so that repeated runs of the suite co
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import random
 from collections.abc import Iterator
@@ -161,6 +162,12 @@ def pytest_configure(config: pytest.Config) -> None:
     planted_secrets.pytest_configure(config)
     if config.getoption("--record-durations") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Recorder())
+
+
+def pytest_collection_finish() -> None:
+    """Take modules and tests out of garbage collections, which otherwise need 3 % of the unit tests' time for them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)

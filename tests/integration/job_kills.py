@@ -10,7 +10,6 @@ from pathlib import Path
 
 from millrace.clients import Admin, Consumer
 from pyspark_millrace import spark_submit_command
-from pyspark_millrace.environment.session import worker_python
 
 from ..jvm import short_lived_options
 from .waiting import STALL_S, eventually, exit_code, pause, work_of
@@ -65,9 +64,7 @@ class Job:
     """A script of ``jobs/`` under spark-submit, with two executors."""
 
     def __init__(self, script, log, arguments, *, delta=True):
-        # A query starts seven interpreters, and each would compile PySpark from its archive for half a second.
-        conf = CLUSTER | {"spark.pyspark.python": worker_python()}
-        command = spark_submit_command(script, *map(str, arguments), conf=conf, delta=delta)
+        command = spark_submit_command(script, *map(str, arguments), conf=CLUSTER, delta=delta)
         self._log = log
         with log.open("w") as output:
             self.process = subprocess.Popen(

@@ -55,6 +55,9 @@ DELTA_SETTINGS: Final[Mapping[str, str]] = {
 WORKER_DAEMON: Final = "pyspark_millrace.environment.worker_daemon"
 """Spark's daemon of Python workers, without a traceback in the log when Spark ends an idle worker."""
 
+_WORKER_PYTHON: Final = "MILLRACE_WORKER_PYTHON"
+"""Variable that names the interpreter to the script ``worker_python``."""
+
 _MONITOR: Final = "spark.millrace.monitor."
 PROFILES: Final = ("default", "low-latency")
 
@@ -171,9 +174,13 @@ def spark_submit_command(
     given = conf or {}
     local = given.get("spark.master", "local[*]").startswith("local")
     settings = merge_settings(default_settings(local=local, delta=delta), given)
+    command = ["env"]
+    if local and "spark.pyspark.python" not in settings:
+        settings["spark.pyspark.python"] = worker_python()
+        command.append(f"{_WORKER_PYTHON}={sys.executable}")
     python = settings.setdefault("spark.pyspark.python", sys.executable)
     # The JVM searches for Python sources with the interpreter of this variable, whatever its settings are.
-    command = ["env", f"PYSPARK_PYTHON={python}", str(spark_home() / "bin" / "spark-submit")]
+    command += [f"PYSPARK_PYTHON={python}", str(spark_home() / "bin" / "spark-submit")]
     if delta:
         command += ["--jars", ",".join(map(str, delta_jars()))]
     if py_files:
@@ -218,7 +225,7 @@ def worker_python() -> str:
 
     if os.name != "posix" or spark_home() != Path(pyspark.__file__).parent:
         return sys.executable
-    os.environ["MILLRACE_WORKER_PYTHON"] = sys.executable
+    os.environ[_WORKER_PYTHON] = sys.executable
     return str(Path(__file__).with_name("worker_python"))
 
 

@@ -189,10 +189,24 @@ def test_the_properties_file_says_what_a_session_says():
 def test_the_command_names_the_interpreter_to_the_jvm(tmp_path, monkeypatch):
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     command = spark_submit_command("job.py", "--topic", "t", delta=False, conf={"spark.master": "local[1]"})
-    assert command[:3] == ["env", f"PYSPARK_PYTHON={sys.executable}", str(tmp_path / "bin" / "spark-submit")]
+    assert command[2:4] == [f"PYSPARK_PYTHON={sys.executable}", str(tmp_path / "bin" / "spark-submit")]
     assert command[-3:] == ["job.py", "--topic", "t"]
     assert f"spark.pyspark.python={sys.executable}" in command
     assert "spark.master=local[1]" in command
+
+
+@pytest.mark.parametrize("master", ["local[1]", "local-cluster[2,1,1024]"])
+def test_submitted_programs_take_pyspark_from_where_it_is_installed(monkeypatch, master):
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    command = spark_submit_command("job.py", delta=False, conf={"spark.master": master})
+    assert command[:3] == ["env", f"MILLRACE_WORKER_PYTHON={sys.executable}", f"PYSPARK_PYTHON={worker_python()}"]
+    assert f"spark.pyspark.python={worker_python()}" in command
+
+
+def test_a_cluster_has_the_interpreter_of_its_machines(monkeypatch):
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    command = spark_submit_command("job.py", delta=False, conf={"spark.master": "spark://host:7077"})
+    assert f"spark.pyspark.python={sys.executable}" in command
 
 
 def test_workers_take_pyspark_from_where_it_is_installed(monkeypatch):
