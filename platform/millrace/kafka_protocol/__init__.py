@@ -7,6 +7,7 @@
 ``lookup``     message classes and header versions by API key
 ``reading``    compiler of decoders
 ``writing``    compiler of encoders
+``constructing``  compiler of constructors
 ``generator``  generator of ``calls`` and ``data`` from Kafka's definitions
 """
 

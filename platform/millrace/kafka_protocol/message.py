@@ -14,11 +14,12 @@ from __future__ import annotations
 import base64
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Self, TypeVar, cast, dataclass_transform
 from uuid import UUID
 
 from millrace.errors import InvalidRecordError, UnsupportedVersionError
 from millrace.ids import id_text
+from millrace.kafka_protocol.constructing import compile_constructor
 from millrace.kafka_protocol.fields import NO_VERSIONS, Field, Versions, field_of, of, parse_versions
 from millrace.kafka_protocol.reading import Decoder, compile_decoder
 from millrace.kafka_protocol.wire import Buffer, TaggedField
@@ -31,7 +32,7 @@ _COPIED_BYTES_MAX = 4096
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field,))
 def _slotted(cls: type[T]) -> type[T]:
-    return dataclasses.dataclass(slots=True, kw_only=True, unsafe_hash=True)(cls)
+    return dataclasses.dataclass(slots=True, init=False, repr=False, eq=False)(cls)
 
 
 @_slotted
@@ -46,7 +47,28 @@ class Message:
     DECODERS: ClassVar[dict[int, Decoder]]
     ENCODERS: ClassVar[dict[int, Encoder]]
 
-    unknown_tagged_fields: tuple[TaggedField, ...] = dataclasses.field(default=(), repr=False)
+    unknown_tagged_fields: tuple[TaggedField, ...] = ()
+
+    def __init__(self, **fields: Any) -> None:
+        """Compile the constructor of the class, which constructs this instance and those that follow."""
+        cls: Any = type(self)
+        cls.__init__ = compile_constructor(cls)
+        cls.__init__(self, **fields)
+
+    def __eq__(self, other: object) -> bool:
+        if other.__class__ is not self.__class__:
+            return NotImplemented
+        return self._values() == cast(Self, other)._values()
+
+    def __hash__(self) -> int:
+        return hash(self._values())
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in self.FIELDS)
+        return f"{type(self).__qualname__}({values})"
+
+    def _values(self) -> tuple[Any, ...]:
+        return (self.unknown_tagged_fields, *(getattr(self, field.name) for field in self.FIELDS))
 
     @classmethod
     def decode(cls, data: Buffer, version: int) -> Self:
