@@ -139,6 +139,7 @@ def live_functions(paths: Iterable[str]) -> dict[tuple[str, str, int], list[Func
     """Return the functions of loaded modules, by file, qualified name and first line."""
     files = set(paths)
     found: dict[tuple[str, str, int], list[FunctionType]] = {}
+    gc.unfreeze()  # frozen objects are not listed
     for each in gc.get_objects():
         if isinstance(each, FunctionType) and each.__code__.co_filename in files:
             found.setdefault(_key(each.__code__), []).append(each)
