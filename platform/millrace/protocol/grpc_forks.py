@@ -16,7 +16,7 @@ from typing import Final
 
 from millrace.errors import EnvironmentProblemError
 
-VARIABLE: Final = "GRPC_ENABLE_FORK_SUPPORT"
+_VARIABLE: Final = "GRPC_ENABLE_FORK_SUPPORT"
 _TRUE: Final = ("1", "true", "yes")
 _users: Final[set[int]] = set()
 
@@ -28,9 +28,9 @@ def use_grpc() -> None:
     the handlers.
     """
     process = os.getpid()
-    if _users - {process} and os.environ.get(VARIABLE, "").lower() not in _TRUE:
+    if _users - {process} and os.environ.get(_VARIABLE, "").lower() not in _TRUE:
         raise EnvironmentProblemError(
             "gRPC does not work in this process, which was forked from one that had used gRPC: start the first process "
-            f"with {VARIABLE}=1, or use transport=auto here"
+            f"with {_VARIABLE}=1, or do without gRPC here (clients: transport=auto; brokers: no listener for gRPC)"
         )
     _users.add(process)

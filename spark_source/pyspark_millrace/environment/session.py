@@ -55,8 +55,9 @@ DELTA_SETTINGS: Final[Mapping[str, str]] = {
 WORKER_DAEMON: Final = "pyspark_millrace.environment.worker_daemon"
 """Spark's daemon of Python workers, without a traceback in the log when Spark ends an idle worker."""
 
-_WORKER_PYTHON: Final = "MILLRACE_WORKER_PYTHON"
-"""Variable that names the interpreter to the script ``worker_python``."""
+_LAUNCHER: Final = str(Path(__file__).with_name("worker_python"))
+_LAUNCHED_PYTHON: Final = "MILLRACE_WORKER_PYTHON"
+"""Variable that names the interpreter to the launcher."""
 
 _MONITOR: Final = "spark.millrace.monitor."
 PROFILES: Final = ("default", "low-latency")
@@ -174,13 +175,12 @@ def spark_submit_command(
     given = conf or {}
     local = given.get("spark.master", "local[*]").startswith("local")
     settings = merge_settings(default_settings(local=local, delta=delta), given)
-    command = ["env"]
-    if local and "spark.pyspark.python" not in settings:
-        settings["spark.pyspark.python"] = worker_python()
-        command.append(f"{_WORKER_PYTHON}={sys.executable}")
-    python = settings.setdefault("spark.pyspark.python", sys.executable)
+    python = settings.setdefault("spark.pyspark.python", worker_python() if local else sys.executable)
     # The JVM searches for Python sources with the interpreter of this variable, whatever its settings are.
-    command += [f"PYSPARK_PYTHON={python}", str(spark_home() / "bin" / "spark-submit")]
+    command = ["env", f"PYSPARK_PYTHON={python}"]
+    if python == _LAUNCHER:
+        command.append(f"{_LAUNCHED_PYTHON}={sys.executable}")
+    command.append(str(spark_home() / "bin" / "spark-submit"))
     if delta:
         command += ["--jars", ",".join(map(str, delta_jars()))]
     if py_files:
@@ -225,8 +225,8 @@ def worker_python() -> str:
 
     if os.name != "posix" or spark_home() != Path(pyspark.__file__).parent:
         return sys.executable
-    os.environ[_WORKER_PYTHON] = sys.executable
-    return str(Path(__file__).with_name("worker_python"))
+    os.environ[_LAUNCHED_PYTHON] = sys.executable
+    return _LAUNCHER
 
 
 def _prepare_environment(*, local: bool) -> None:

@@ -189,7 +189,7 @@ def test_the_properties_file_says_what_a_session_says():
 def test_the_command_names_the_interpreter_to_the_jvm(tmp_path, monkeypatch):
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     command = spark_submit_command("job.py", "--topic", "t", delta=False, conf={"spark.master": "local[1]"})
-    assert command[2:4] == [f"PYSPARK_PYTHON={sys.executable}", str(tmp_path / "bin" / "spark-submit")]
+    assert command[:3] == ["env", f"PYSPARK_PYTHON={sys.executable}", str(tmp_path / "bin" / "spark-submit")]
     assert command[-3:] == ["job.py", "--topic", "t"]
     assert f"spark.pyspark.python={sys.executable}" in command
     assert "spark.master=local[1]" in command
@@ -199,7 +199,7 @@ def test_the_command_names_the_interpreter_to_the_jvm(tmp_path, monkeypatch):
 def test_submitted_programs_take_pyspark_from_where_it_is_installed(monkeypatch, master):
     monkeypatch.delenv("SPARK_HOME", raising=False)
     command = spark_submit_command("job.py", delta=False, conf={"spark.master": master})
-    assert command[:3] == ["env", f"MILLRACE_WORKER_PYTHON={sys.executable}", f"PYSPARK_PYTHON={worker_python()}"]
+    assert command[:3] == ["env", f"PYSPARK_PYTHON={worker_python()}", f"MILLRACE_WORKER_PYTHON={sys.executable}"]
     assert f"spark.pyspark.python={worker_python()}" in command
 
 
