@@ -6,7 +6,6 @@ Acknowledged records survive, and logs stay equal, whichever broker leads.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -56,44 +55,6 @@ def test_followers_have_the_leaders_bytes(cluster: ReplicaCluster) -> None:
     assert len(cluster.log(2, "t").segments) > 2
     assert [entry.last_sequence for entry in cluster.log(3, "t").producers] == [0]
     assert append(cluster, 2, "t", b"x").error.code == NotLeaderError.code
-
-
-def test_records_that_an_in_sync_replica_lacks_are_not_read(pair: ReplicaCluster) -> None:
-    pair.create("t", (1, 2))
-    append(pair, 1, "t", b"a")
-    pair.settle("t")
-    pair.kill(2)
-    assert append(pair, 1, "t", b"b", acks=1).base_offset == 1
-    assert (pair.log(1, "t").log_end_offset, pair.log(1, "t").high_watermark) == (2, 1)
-    assert values_of(pair, "t") == [b"a"]
-    pair.wait_for_isr("t", 1)  # after a while only the leader is in sync
-    eventually(lambda: pair.log(1, "t").high_watermark == 2)
-    assert values_of(pair, "t") == [b"a", b"b"]
-
-
-def test_acks(pair: ReplicaCluster) -> None:
-    pair.create("t", (1, 2), min_insync_replicas="2")
-    assert append(pair, 1, "t", b"all").base_offset == 0
-    assert append(pair, 1, "t", b"one", acks=1).base_offset == 1
-    append(pair, 1, "t", b"none", acks=0)
-    pair.settle("t")
-    pair.kill(2)
-    late = append(pair, 1, "t", b"late", timeout_ms=100)
-    assert late.error.code == 7  # appended, and not acknowledged in time
-    pair.wait_for_isr("t", 1)
-    end = pair.log(1, "t").log_end_offset
-    assert append(pair, 1, "t", b"refused").error.code == 19
-    assert pair.log(1, "t").log_end_offset == end  # no record was appended
-    assert append(pair, 1, "t", b"one more", acks=1).base_offset == end
-    pair.start(2)
-    pair.tell("t", 2)
-    pair.wait_for_isr("t", 1, 2)
-    assert append(pair, 1, "t", b"again").base_offset == end + 1
-    found = pair.broker(1).statistics().replication
-    assert (found.led, found.followed, found.under_replicated, found.under_min_isr) == (1, 0, 0, 0)
-    assert (found.isr_shrinks, found.isr_expands, found.waiting.expired) == (1, 1, 1)
-    pair.settle("t")
-    pair.assert_identical("t")
 
 
 def test_a_restarted_follower_keeps_what_was_acknowledged(pair: ReplicaCluster) -> None:
@@ -177,23 +138,6 @@ def test_an_idempotent_producer_through_changes_of_leaders(cluster: ReplicaClust
         cluster.assert_identical("t", partition)
         assert values_of(cluster, "t", partition) == [b"%d" % each for each in range(partition, count, 2)]
     assert cluster.log(1, "t").epochs.entries[-1][0] > 0
-
-
-def test_the_isr_shrinks_and_grows(cluster: ReplicaCluster) -> None:
-    cluster.create("t", (1, 2, 3))
-    append(cluster, 1, "t", b"a")
-    started = time.monotonic()
-    cluster.kill(3)
-    assert append(cluster, 1, "t", b"b").base_offset == 1  # waits until the dead broker has left the ISR
-    assert time.monotonic() - started > 0.5
-    assert cluster.isr("t") == {1, 2}
-    cluster.start(3)
-    cluster.tell("t", 3)
-    cluster.wait_for_isr("t", 1, 2, 3)
-    append(cluster, 1, "t", b"c")
-    cluster.settle("t")
-    cluster.assert_identical("t")
-    assert [isr for _, isr in cluster.isr_changes] == [(1, 2), (1, 2, 3)]
 
 
 def test_a_killed_leader_comes_back_with_its_log(cluster: ReplicaCluster) -> None:

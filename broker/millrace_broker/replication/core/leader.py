@@ -197,21 +197,22 @@ class Leader:
             )
         self._followers[follower] = known.after_fetch(fetch_offset, log_start_offset, self._log_end, now_ms)
         alter = self._ask(self._isr | {follower}) if self._may_join(follower) else None
-        has_moved = known.log_end_offset != fetch_offset
-        return LeaderOutcome(
-            has_watermark_risen=has_moved and self._raise_watermark(now_ms),
-            alter_isr=alter,
-        )
+        return LeaderOutcome(has_watermark_risen=self._raise_watermark(now_ms), alter_isr=alter)
+
+    def brokers_changed(self, now_ms: int) -> LeaderOutcome:
+        """Take note that brokers are no longer alive: the high watermark does not wait for them, unless in the ISR."""
+        return LeaderOutcome(has_watermark_risen=self._raise_watermark(now_ms))
 
     def check_lag(self, now_ms: int) -> LeaderOutcome:
         """Shrink the ISR: drop followers that lag more than ``replica.lag.time.max.ms``.
 
         The caller does so every half of that time.
         """
+        has_risen = self._raise_watermark(now_ms)  # a follower outside the ISR may have been waited for until now
         if self._asked is not None:
-            return LeaderOutcome()
+            return LeaderOutcome(has_watermark_risen=has_risen)
         slow = {each for each in self._isr - {self._id} if not self._is_near(each, now_ms)}
-        return LeaderOutcome(alter_isr=self._ask(self._isr - slow) if slow else None)
+        return LeaderOutcome(has_watermark_risen=has_risen, alter_isr=self._ask(self._isr - slow) if slow else None)
 
     def isr_altered(self, isr: Collection[int], leader_epoch: int, partition_epoch: int, now_ms: int) -> LeaderOutcome:
         """Apply an ISR change that the controller has confirmed.
@@ -224,7 +225,7 @@ class Leader:
         self._leaving &= self._isr
         return LeaderOutcome(has_watermark_risen=self._raise_watermark(now_ms))  # a lagging replica may have left
 
-    def isr_refused(self, refused: AlterIsr, error: MillraceError) -> LeaderOutcome:
+    def isr_refused(self, refused: AlterIsr, error: MillraceError, now_ms: int) -> LeaderOutcome:
         """Handle an ISR change that the controller refused or did not answer.
 
         Depending on the error the leader asks again, drops the change, or waits for the controller's decision.
@@ -233,7 +234,7 @@ class Leader:
             return LeaderOutcome()
         if isinstance(error, _NOT_TAKEN):
             self._asked = None
-            return LeaderOutcome()
+            return LeaderOutcome(has_watermark_risen=self._raise_watermark(now_ms))
         if isinstance(error, _DECIDED_ELSEWHERE):
             return LeaderOutcome()  # the change stays in flight; only LeaderAndIsr reports the ISR now
         return LeaderOutcome(alter_isr=refused)
@@ -271,7 +272,7 @@ class Leader:
         return self._asked
 
     def _raise_watermark(self, now_ms: int) -> bool:
-        if self._leaving or len(self._isr) < self.min_in_sync:
+        if self._high_watermark >= self._log_end or self._leaving or len(self._isr) < self.min_in_sync:
             return False
         must_have = [
             known.log_end_offset

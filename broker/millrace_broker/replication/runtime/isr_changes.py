@@ -73,13 +73,16 @@ class IsrChanges:
     async def _ask_once(self, replica: HostedReplica, leader: Leader, asked: AlterIsr) -> LeaderOutcome:
         alter = self._replicas.alter_partition
         if alter is None:
-            return leader.isr_refused(asked, OperationNotAttemptedError("the controller is unknown"))
+            unknown = OperationNotAttemptedError("the controller is unknown")
+            return leader.isr_refused(asked, unknown, self._replicas.now_ms())
         change = IsrChange(isr=asked.isr, leader_epoch=asked.leader_epoch, partition_epoch=asked.partition_epoch)
         try:
             answer = await alter(TopicPartition(*replica.key), change)
         except MillraceError as error:
             _logger.info("%s: the ISR remains %s: %s", replica.name, sorted(leader.isr), error.message)
-            return leader.isr_refused(asked, error) if replica.machine.role is leader else LeaderOutcome()
+            if replica.machine.role is not leader:
+                return LeaderOutcome()
+            return leader.isr_refused(asked, error, self._replicas.now_ms())
         if replica.machine.role is not leader:
             return LeaderOutcome()
         self.shrinks += len(answer.isr) < len(leader.isr)

@@ -391,8 +391,14 @@ class ReplicaManager:
         self._role_listeners[topic] = listener
 
     def brokers_alive(self, brokers: frozenset[int]) -> None:
-        """Set the live brokers; the other brokers cannot join an ISR."""
+        """Set the live brokers; the other brokers cannot join an ISR, and no call waits for them."""
+        is_any_lost = self._alive is None or bool(self._alive - brokers)
         self._alive = brokers
+        if is_any_lost:
+            for replica in self._hosted.values():
+                if isinstance(leader := replica.machine.role, Leader):
+                    self.follow(replica, leader.brokers_changed(self.now_ms()))
+                    self.waiting.check(replica.key)
 
     def is_alive(self, broker_id: int) -> bool:
         """Return whether a broker is alive; all brokers count as alive before the first ``brokers_alive``."""

@@ -127,7 +127,7 @@ class Whole(World):
         answers = self.event("alter_isrs", broker_id, self.brokers[broker_id].epoch, {partition: change})
         answer = None if answers is None else answers[partition]
         if isinstance(answer, MillraceError):
-            leader.isr_refused(asked, answer)
+            leader.isr_refused(asked, answer, self.now)
         elif answer is not None and self.leader_at(place) is leader:
             outcome = leader.isr_altered(answer.isr, answer.leader_epoch, answer.partition_epoch, self.now)
             self.follow(place, outcome)

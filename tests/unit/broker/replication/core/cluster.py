@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from millrace.errors import MillraceError, OffsetOutOfRangeError, StaleControllerEpochError
+from millrace.errors import IneligibleReplicaError, MillraceError, OffsetOutOfRangeError, StaleControllerEpochError
 from millrace_broker.decisions import PartitionDecision
 from millrace_broker.log.leader_epochs import LeaderEpochs
 from millrace_broker.replication.core import AlterIsr, Leader, Replica, ReplicationSettings
@@ -168,12 +168,20 @@ class Cluster:
                 self.follow(leader, leader.isr_altered(isr, asked.leader_epoch, epoch, self.now))
 
         fits = (asked.leader_epoch, asked.partition_epoch) == (self.state.leader_epoch, self.state.partition_epoch)
-        if fits and all(self.brokers[each].is_up for each in asked.isr):
+        if fits and not all(self.brokers[each].is_up for each in asked.isr):
+            self._send("AlterPartition refusal", lambda: self._refuse(asked, asker))
+            return
+        if fits:
             self.change(isr=asked.isr)
         elif (asked.leader_epoch, asked.isr) != (self.state.leader_epoch, self.state.isr):
             return  # refused without notice, so only the next decision helps
         isr, epoch = self.state.isr, self.state.partition_epoch
         self._send("AlterPartition answer", answer)
+
+    def _refuse(self, asked: AlterIsr, asker: int) -> None:
+        leader = self.brokers[asker].leader
+        if leader is not None:
+            self.follow(leader, leader.isr_refused(asked, IneligibleReplicaError("not alive"), self.now))
 
     # Brokers.
 
@@ -296,6 +304,9 @@ class Cluster:
 
     def crash(self, number: int) -> None:
         self.brokers[number].is_up = False
+        for broker in self.brokers:
+            if broker.leader is not None:
+                self.follow(broker.leader, broker.leader.brokers_changed(self.now))
 
     def restart(self, number: int) -> None:
         self.brokers[number].is_up = True

@@ -66,6 +66,50 @@ def test_a_follower_near_the_leader_is_waited_for_before_it_is_in_sync() -> None
     assert leader.maximal_isr == {1, 2, 3}
 
 
+def test_the_watermark_rises_as_soon_as_a_follower_that_asked_to_join_is_refused() -> None:
+    leader = leading(replace(FIRST, isr=(1, 2)), watermark=10)
+    leader.fetched(2, 10, 0, NOW)
+    asked = leader.fetched(3, 10, 0, NOW).alter_isr
+    assert asked is not None
+    leader.appended(12, NOW + LAG + 1)
+    assert not leader.fetched(2, 12, 0, NOW + LAG + 1).has_watermark_risen, "replica 3 may be in the ISR by now"
+    leader.know_alive(lambda broker: broker != 3)
+    assert leader.isr_refused(asked, IneligibleReplicaError("shutting down"), NOW + LAG + 1).has_watermark_risen
+    assert leader.high_watermark == 12
+
+
+def near_and_refused() -> Leader:
+    """Return a leader whose third replica has caught up, may not join the ISR, and lacks the last two records."""
+    leader = leading(replace(FIRST, isr=(1, 2)), watermark=10)
+    leader.fetched(2, 10, 0, NOW)
+    asked = leader.fetched(3, 10, 0, NOW).alter_isr
+    assert asked is not None
+    assert not leader.isr_refused(asked, IneligibleReplicaError("shutting down"), NOW).has_watermark_risen
+    leader.appended(12, NOW + 1)
+    assert not leader.fetched(2, 12, 0, NOW + 1).has_watermark_risen
+    return leader
+
+
+def test_the_watermark_rises_as_soon_as_a_follower_near_the_leader_is_dead() -> None:
+    leader = near_and_refused()
+    assert not leader.brokers_changed(NOW + 2).has_watermark_risen
+    leader.know_alive(lambda broker: broker != 3)
+    assert leader.brokers_changed(NOW + 2).has_watermark_risen
+    assert leader.high_watermark == 12
+
+
+@pytest.mark.parametrize("is_fetch", [False, True])
+def test_the_watermark_rises_without_an_append_once_a_follower_is_no_longer_near(is_fetch: bool) -> None:
+    leader = near_and_refused()
+
+    def look(now_ms: int) -> LeaderOutcome:
+        return leader.fetched(2, 12, 0, now_ms) if is_fetch else leader.check_lag(now_ms)
+
+    assert not look(NOW + LAG).has_watermark_risen
+    assert look(NOW + LAG + 1).has_watermark_risen
+    assert leader.high_watermark == 12
+
+
 def test_a_follower_far_behind_is_not_waited_for() -> None:
     leader = leading(replace(FIRST, isr=(1, 2)))
     leader.fetched(3, 2, 0, NOW)
@@ -169,12 +213,12 @@ def test_a_refused_change_is_asked_again_forgotten_or_left_to_the_controller() -
     asked = leader.fetched(3, 10, 0, NOW).alter_isr
     assert asked is not None
     earlier = replace(asked, partition_epoch=6)
-    assert leader.isr_refused(earlier, RequestTimedOutError("no answer")) == LeaderOutcome()
-    assert leader.isr_refused(earlier, IneligibleReplicaError("shutting down")) == LeaderOutcome()
-    assert leader.isr_refused(asked, RequestTimedOutError("no answer")).alter_isr == asked
-    assert leader.isr_refused(asked, FencedLeaderEpochError("old")) == LeaderOutcome()
+    assert leader.isr_refused(earlier, RequestTimedOutError("no answer"), NOW) == LeaderOutcome()
+    assert leader.isr_refused(earlier, IneligibleReplicaError("shutting down"), NOW) == LeaderOutcome()
+    assert leader.isr_refused(asked, RequestTimedOutError("no answer"), NOW).alter_isr == asked
+    assert leader.isr_refused(asked, FencedLeaderEpochError("old"), NOW) == LeaderOutcome()
     assert leader.maximal_isr == {1, 2, 3}  # the controller may have carried it out
-    assert leader.isr_refused(asked, IneligibleReplicaError("shutting down")) == LeaderOutcome()
+    assert leader.isr_refused(asked, IneligibleReplicaError("shutting down"), NOW) == LeaderOutcome()
     assert leader.maximal_isr == {1, 2}
     assert leader.fetched(3, 10, 0, NOW).alter_isr == asked
 
