@@ -15,6 +15,7 @@ from millrace_streams.compiler.beginnings import check_beginnings
 from millrace_streams.compiler.check import CheckedTopology, check
 from millrace_streams.compiler.forks import forks_of
 from millrace_streams.compiler.rewrite import rewrite
+from millrace_streams.compiler.stream_time import advancing, in_order
 from millrace_streams.compiler.tables import history_of, looked_up, store_of
 from millrace_streams.graph import (
     AggregateNode,
@@ -106,7 +107,12 @@ class Plan:
         """Number of each node's sub-topology. A stage may hold parts of one that are connected only in another
         stage.
         """
-        return {node.name: number for number, part in enumerate(subtopologies(self.topology.nodes)) for node in part}
+        return _subtopologies(self.topology)
+
+    @property
+    def advancing(self) -> dict[str, tuple[str, ...]]:
+        """The repartitions whose records advance the stream time of each processor."""
+        return advancing(self.topology.nodes, self.subtopologies)
 
     @property
     def stateful(self) -> bool:
@@ -154,7 +160,8 @@ def plan(checked: CheckedTopology) -> Plan:
         for source in topology.sources
     )
     read = {operator.node.name for reader in readers for operator in reader.operators}
-    task = tuple(operator for name, operator in operators.items() if name not in read)
+    ordered = in_order(topology.nodes, advancing(topology.nodes, _subtopologies(topology)))
+    task = tuple(operators[node.name] for node in ordered if node.name in operators.keys() - read)
     return Plan(
         topology=topology,
         layouts=checked.layouts,
@@ -163,6 +170,10 @@ def plan(checked: CheckedTopology) -> Plan:
         forks=forks_of([operator.node for operator in task]),
         repartitions=tuple(_repartitions(checked)),
     )
+
+
+def _subtopologies(topology: Topology) -> dict[str, int]:
+    return {node.name: number for number, part in enumerate(subtopologies(topology.nodes)) for node in part}
 
 
 def _operator(node: Node, checked: CheckedTopology) -> Operator:

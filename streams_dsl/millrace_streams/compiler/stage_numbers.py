@@ -47,6 +47,7 @@ class StageNumbers:
     number: dict[str, int] = field(default_factory=dict)
     everywhere: frozenset[str] = frozenset()
     _moves: frozenset[str] = frozenset()
+    _advancing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     _placed: dict[str, Placement] = field(default_factory=dict)
 
     @classmethod
@@ -55,7 +56,7 @@ class StageNumbers:
         store.
         """
         moves = frozenset(each.node.name for each in plan.task if isinstance(each.node, RepartitionNode))
-        numbers = cls(plan, everywhere=_everywhere(plan), _moves=moves)
+        numbers = cls(plan, everywhere=_everywhere(plan), _moves=moves, _advancing=plan.advancing)
         for reader in plan.readers:
             if not reader.source.broadcast:
                 numbers.number[reader.head] = 0
@@ -84,6 +85,7 @@ class StageNumbers:
         found = {self._found(name, here) for name in parents}
         if len(parents) > 1 and _brings_together(operator) and found not in ({"partition"}, {"key"}):
             here += 1
+        here = max([here, *(self.available(name) for name in self._advancing.get(node.name, ()))])
         self.number[node.name] = here
         self._placed[node.name] = self._result(operator, parents, here)
 

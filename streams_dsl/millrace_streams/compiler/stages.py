@@ -201,12 +201,17 @@ class _Cutter:
             yield Send(node=name, layout=layout, stage=number, way=way, key=key, pickled=name in self._notes)
 
     def _ticking(self, operators: Iterable[Operator]) -> Iterator[str]:
-        """Yield the sources whose records advance the stream time of processors, whether or not they reach them."""
-        numbers = self._plan.subtopologies
-        ticked = {numbers[operator.node.name] for operator in operators if isinstance(operator.node, ProcessNode)}
+        """Yield the sources and repartitions whose records advance the stream time of processors, whether or not they
+        reach them.
+        """
+        numbers, moves = self._plan.subtopologies, self._plan.advancing
+        processors = [operator.node.name for operator in operators if isinstance(operator.node, ProcessNode)]
+        ticked = {numbers[name] for name in processors}
         for head, reader in self._heads.items():
             if numbers[head] in ticked and not reader.source.broadcast:
                 yield head
+        for name in processors:
+            yield from moves[name]
 
     def _sends(self, number: int, names: Iterable[str]) -> Iterator[Send]:
         """Yield the rows of these nodes, made on one stage, that later stages receive."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from millrace_streams import (
     StreamsBuilder,
+    TestRecord,
+    TopologyTestDriver,
     UnsupportedTopologyError,
     compile_topology,
     key_value_store,
@@ -132,13 +134,16 @@ def test_windowed_counts_of_a_moved_stream_are_one_stage():
     assert kinds(cut(build)) == {1: ["Aggregate", "ToStream", "TopicSink"]}
 
 
-def entries_of_first_stage(stages: Stages) -> Mapping[str, frozenset[str]]:
-    stage, plan = stages.stages[0], stages.plan
+def stage_with(stages: Stages, name: str) -> tuple[int, frozenset[str]]:
+    """Return the stage of a processor, and the nodes whose records advance its stream time."""
+    plan = stages.plan
+    [stage] = [each for each in stages.stages if name in {operator.node.name for operator in each.operators}]
     received = [send.node for send in stage.receives]
-    return Steps.of(stage.operators, stages.forks, plan.repartition_numbers, plan.subtopologies, received).entries
+    steps = Steps.of(stage.operators, stages.forks, plan.repartition_numbers, plan.subtopologies, received)
+    return stage.number, steps.entries[name]
 
 
-def test_sources_that_only_a_later_stage_joins_make_up_the_stream_time_of_one_task():
+def test_sources_and_repartitions_of_a_subtopology_make_up_the_stream_time_of_one_task():
     class Keep:
         def process(self, record: Any) -> None:
             """Do nothing."""
@@ -151,10 +156,9 @@ def test_sources_that_only_a_later_stage_joins_make_up_the_stream_time_of_one_ta
         moved.merge(y).merge(x).to_delta("all")
 
     stages = cut(build, "x", "y", "z")
-    stage = stages.stages[0]
-    assert "keeps" in {operator.node.name for operator in stage.operators}
     x, y, _ = (prologue.head for prologue in stages.prologues)
-    assert entries_of_first_stage(stages)["keeps"] == {x, y}
+    [moved] = stages.plan.repartition_numbers
+    assert stage_with(stages, "keeps") == (1, {x, y, moved})
 
 
 def test_a_source_that_only_a_later_stage_reads_advances_the_stream_time_of_a_processor():
@@ -170,6 +174,51 @@ def test_a_source_that_only_a_later_stage_reads_advances_the_stream_time_of_a_pr
 
     stages = cut(build, "x", "y", "z")
     x, y, z = (prologue.head for prologue in stages.prologues)
-    assert entries_of_first_stage(stages)["keeps"] == {x, y}
-    assert [(send.way, send.stage) for send in stages.prologues[0].sends] == [("partition", 0), ("key", 1)]
+    [moved] = stages.plan.repartition_numbers
+    assert stage_with(stages, "keeps") == (1, {x, y, moved})
+    assert [(send.way, send.stage) for send in stages.prologues[0].sends] == [("key", 1)]
     assert z not in {send.node for stage in stages.stages for send in stage.receives}
+
+
+class Tick:
+    """A processor that forwards the times of its punctuations."""
+
+    def init(self, context: Any) -> None:
+        self.context = context
+        context.schedule(10, "stream_time", lambda time_ms: context.forward("tick", time_ms))
+
+    def process(self, record: Any) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.parametrize("processor_first", [False, True])
+def test_a_processor_has_the_stream_time_of_repartitioned_records_that_never_reach_it(processor_first: bool):
+    def build(x: Any, y: Any) -> None:
+        if processor_first:
+            y.process(Tick, name="ticks").to("ticks")
+        moved = x.map(by_value).repartition()
+        if not processor_first:
+            y.process(Tick, name="ticks").to("ticks")
+        moved.merge(y).to("all")
+
+    stages = cut(build, "x", "y")
+    _, y = (prologue.head for prologue in stages.prologues)
+    [moved] = stages.plan.repartition_numbers
+    assert stage_with(stages, "ticks") == (1, {y, moved})
+    driver = TopologyTestDriver(stages.plan.topology)
+    driver.pipe_records([TestRecord("y", "a", 1, 0)])
+    driver.pipe_records([TestRecord("x", "b", 2, 25)])
+    assert [record.value for record in driver.read_records("ticks")] == [0, 25]
+
+
+def test_of_two_processors_that_depend_on_each_other_the_first_has_the_stream_time_of_both():
+    def build(x: Any, y: Any) -> None:
+        one = x.process(Tick, name="one")
+        two = y.process(Tick, name="two")
+        one.map(by_value).repartition("one").merge(y).to("first")
+        two.map(by_value).repartition("two", name="moved").merge(x).to("second")
+
+    stages = cut(build, "x", "y")
+    x, y = (prologue.head for prologue in stages.prologues)
+    assert stage_with(stages, "one") == (1, {x, "moved"})
+    assert stage_with(stages, "two") == (0, {y})
