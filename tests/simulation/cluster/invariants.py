@@ -2,6 +2,7 @@
 
 * Each partition has one sequence of committed bytes. It only grows, and replicas with a part of it have the same bytes.
 * A replica's high watermark does not decrease while its broker lives, and neither do leader and controller epochs.
+* A leader's high watermark is as high as it may be. It waits for no event that may never come.
 * Each epoch of a partition has at most one leader, and this leader begins with all committed records.
 * The ISR in ZooKeeper contains only assigned replicas, and always the leader. Each of them has all committed records,
   if its broker is up.
@@ -121,6 +122,8 @@ class Invariants:
         for replica in machine.broker.replicas.hosted():
             log = replica.log
             state = (log.high_watermark, log.log_end_offset, replica.machine.leader_epoch)
+            if state[0] < state[1] and not machine.process.is_paused:
+                self._check_watermark(machine, replica)
             seen = self._seen.get(replica)
             if seen is None:
                 key = (log.topic, log.partition, log.topic_id.bytes)
@@ -136,6 +139,15 @@ class Invariants:
                 self._take(replica, seen, state[0])
             changed.append((replica, seen, state[2] != before[2]))
         return changed
+
+    def _check_watermark(self, machine: Machine, replica: HostedReplica) -> None:
+        leader = replica.machine.role
+        if machine.broker is None or not isinstance(leader, Leader) or replica.is_alone:
+            return
+        # A follower that stops catching up is noticed by the next check for lag.
+        now_ms = machine.broker.replicas.now_ms() - leader.settings.replica_lag_time_max_ms // 2
+        if (reachable := leader.reachable_watermark(now_ms)) > leader.high_watermark:
+            self._wrong(f"{machine.host} {replica.name}: the high watermark is {leader.high_watermark} of {reachable}")
 
     def _take(self, replica: HostedReplica, seen: _Seen, watermark: int) -> None:
         """Record that a replica considers the records before a high watermark committed."""

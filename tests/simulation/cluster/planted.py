@@ -23,6 +23,7 @@ from millrace_broker.decisions import Leadership
 from millrace_broker.log import PartitionLog
 from millrace_broker.log.producer_states import ProducerStates
 from millrace_broker.replication.core import Follower, Leader, Replica
+from millrace_broker.replication.core.leader import LeaderOutcome
 from millrace_broker.replication.runtime import HostedReplica, ReplicaManager
 from millrace_broker.transactions import markers
 from millrace_broker.transactions.metadata import TransactionMarker, TransactionMetadata
@@ -51,7 +52,16 @@ _UNASKED: Final = r"is committed, which nobody has asked for"
 
 _REPLICATION: Final = "millrace_broker.replication.core"
 _TRANSACTIONS: Final = "millrace_broker.transactions"
+_fetched: Final = Leader.fetched
 _CONSUMER_GROUP: Final = "millrace_broker.groups.consumer.consumer_group.ConsumerGroup"
+
+
+def _fetched_and_forgotten(
+    leader: Leader, follower: int, fetch_offset: int, log_start_offset: int, now_ms: int
+) -> LeaderOutcome:
+    before, after = leader._high_watermark, _fetched(leader, follower, fetch_offset, log_start_offset, now_ms)
+    leader._high_watermark = before
+    return replace(after, has_watermark_risen=False)
 
 
 def _watermark_at_own_end(leader: Leader, now_ms: int) -> bool:
@@ -161,6 +171,12 @@ PLANTED: Final[Mapping[str, Fault]] = {
         _LACKING,
         {
             f"{_REPLICATION}.leader.Leader._raise_watermark": _watermark_at_own_end,
+        },
+    ),
+    "the high watermark waits for the next record": Fault(
+        r"the high watermark is \d+ of \d+",
+        {
+            f"{_REPLICATION}.leader.Leader.fetched": _fetched_and_forgotten,
         },
     ),
     "records are acknowledged before the ISR has them": Fault(

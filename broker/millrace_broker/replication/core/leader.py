@@ -239,6 +239,17 @@ class Leader:
             return LeaderOutcome()  # the change stays in flight; only LeaderAndIsr reports the ISR now
         return LeaderOutcome(alter_isr=refused)
 
+    def reachable_watermark(self, now_ms: int) -> int:
+        """Return the offset to which the high watermark may rise; after each event it is there."""
+        if self._high_watermark >= self._log_end or self._leaving or len(self._isr) < self.min_in_sync:
+            return self._high_watermark
+        must_have = [
+            known.log_end_offset
+            for each, known in self._followers.items()
+            if each in self.maximal_isr or (self._is_near(each, now_ms) and self._is_alive(each))
+        ]
+        return max(self._high_watermark, min([self._log_end, *must_have]))
+
     def views(self, racks: Mapping[int, str], now_ms: int) -> tuple[ReplicaView, list[ReplicaView]]:
         """Return the leader and its followers as ``read_replicas`` needs them."""
         own = ReplicaProgress(log_start_offset=0, log_end_offset=self._log_end, last_caught_up_ms=now_ms)
@@ -272,15 +283,5 @@ class Leader:
         return self._asked
 
     def _raise_watermark(self, now_ms: int) -> bool:
-        if self._high_watermark >= self._log_end or self._leaving or len(self._isr) < self.min_in_sync:
-            return False
-        must_have = [
-            known.log_end_offset
-            for each, known in self._followers.items()
-            if each in self.maximal_isr or (self._is_near(each, now_ms) and self._is_alive(each))
-        ]
-        reached = min([self._log_end, *must_have])
-        if reached <= self._high_watermark:
-            return False
-        self._high_watermark = reached
-        return True
+        before, self._high_watermark = self._high_watermark, self.reachable_watermark(now_ms)
+        return self._high_watermark > before
