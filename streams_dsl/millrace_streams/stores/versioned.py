@@ -39,9 +39,17 @@ class Versions:
     values: list[Any] = field(default_factory=list)
 
     def put(self, timestamp_ms: int, value: Any) -> bool:
-        """Add a version; returns whether it is the newest now."""
+        """Add a version; returns whether it is the newest now.
+
+        In Kafka's store a deletion with the time of the newest value removes this value, and is known later only as the
+        end of a value before it. Without one an older version can be the newest again.
+        """
         place = bisect_left(self.times, timestamp_ms)
         if place < len(self.times) and self.times[place] == timestamp_ms:
+            is_newest, follows_value = place == len(self.times) - 1, place > 0 and self.values[place - 1] is not None
+            if value is None and self.values[place] is not None and is_newest and not follows_value:
+                del self.times[place], self.values[place]
+                return True
             self.values[place] = value
         else:
             self.times.insert(place, timestamp_ms)
@@ -106,6 +114,8 @@ class VersionedStore(ObjectStore):
             versions = self._versions[key] = Versions()
         newest = versions.put(timestamp_ms, value)
         versions.prune(self.oldest_ms)
+        if not versions.times:
+            del self._versions[key]
         return newest
 
     def restore(self, identity: Hashable, entry: Any) -> None:

@@ -133,3 +133,33 @@ def test_questions_have_the_answers_of_all_versions_ever_put(
 
 def test_a_version_reads_as_value_and_time() -> None:
     assert str(VersionedRecord("x", 7)) == "x@7"
+
+
+@pytest.mark.parametrize(
+    ("before", "is_newest"),
+    [
+        ([], True),  # nothing is left of the key
+        ([(None, 5)], True),
+        ([(None, 8), (2, 9)], False),  # the deletion is known as the end of this value
+        ([(None, 9)], False),
+    ],
+)
+def test_a_deletion_with_the_time_of_the_newest_value_is_known_only_as_the_end_of_a_value_before_it(
+    before: list[tuple[int | None, int]], is_newest: bool
+) -> None:
+    # As in Kafka Streams, found by random records (KAFKA_STREAMS_SEED=1795772855804873287, topology "versions").
+    store = opened()
+    for value, time_ms in [*before, (1, 10), (None, 10)]:
+        assert store.put("a", value, time_ms) is True
+    assert store.get("a") is None
+    assert store.put("a", 3, 7) is is_newest
+    assert store.get("a") == (Stored(3, 7) if is_newest else None)
+
+
+def test_a_key_of_which_nothing_is_left_is_deleted_with_the_batch() -> None:
+    store = opened()
+    store.put("a", 1, 10)
+    store.commit()
+    store.put("a", None, 10)
+    assert dict(store.packed_entries()) == {}
+    assert store.commit().entries == {"a": None}
