@@ -33,6 +33,7 @@ from ..jvm import both_compilers
 from .consumer_groups import Group
 from .documented import Reader
 from .reader_model import Model, ModelFactory
+from .replica_cluster import ReplicaCluster
 from .waiting import AN_HOUR_MS, STALL_S
 from .zookeeper_server import ZooKeeperServer
 
@@ -261,3 +262,17 @@ def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKe
     """Start a real ZooKeeper on loopback for all tests. Each test uses its own chroot, directly below the root."""
     with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper")) as server:
         yield server
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ReplicaCluster]:
+    """Start three brokers whose controller is the test. Modules with another kind of cluster have their own fixture."""
+    with ReplicaCluster(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[ReplicaCluster]:
+    """Start two brokers whose controller is the test."""
+    with ReplicaCluster(tmp_path, brokers=2) as running:
+        yield running

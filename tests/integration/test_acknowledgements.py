@@ -6,12 +6,10 @@ import asyncio
 import threading
 import time
 from asyncio import wrap_future
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-
-import pytest
 
 from millrace.errors import IneligibleReplicaError
 from millrace_broker.decisions import IsrChange, Leadership
@@ -20,18 +18,6 @@ from millrace_broker.replication.core import Leader
 
 from .replica_cluster import ReplicaCluster, append, values_of
 from .waiting import STALL_S, eventually
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ReplicaCluster]:
-    with ReplicaCluster(tmp_path) as running:
-        yield running
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[ReplicaCluster]:
-    with ReplicaCluster(tmp_path, brokers=2) as running:
-        yield running
 
 
 def test_records_that_an_in_sync_replica_lacks_are_not_read(pair: ReplicaCluster) -> None:

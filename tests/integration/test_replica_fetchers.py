@@ -4,21 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
-
-import pytest
 
 from .replica_cluster import ReplicaCluster, append, values_of
 from .waiting import STALL_S, eventually
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[ReplicaCluster]:
-    with ReplicaCluster(tmp_path, brokers=2) as running:
-        yield running
 
 
 def test_partitions_pass_from_fetcher_to_fetcher_while_they_are_written_to(pair: ReplicaCluster) -> None:

@@ -6,7 +6,6 @@ Acknowledged records survive, and logs stay equal, whichever broker leads.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,18 +29,6 @@ from millrace_broker.replication.runtime import manager, wire
 
 from .replica_cluster import ReplicaCluster, append, values_of
 from .waiting import STALL_S, Stall, eventually
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ReplicaCluster]:
-    with ReplicaCluster(tmp_path) as running:
-        yield running
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[ReplicaCluster]:
-    with ReplicaCluster(tmp_path, brokers=2) as running:
-        yield running
 
 
 def test_followers_have_the_leaders_bytes(cluster: ReplicaCluster) -> None:

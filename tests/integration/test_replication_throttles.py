@@ -6,22 +6,12 @@ A lagging replica waits, and does not delay in-sync replicas.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 
 from .replica_cluster import ReplicaCluster, append
 from .waiting import eventually
 
 LIMIT_BYTES_PER_S = 50_000
 LARGE = b"x" * 100_000
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[ReplicaCluster]:
-    with ReplicaCluster(tmp_path, brokers=2) as running:
-        yield running
 
 
 def test_replicas_that_are_catching_up_are_throttled(pair: ReplicaCluster) -> None:

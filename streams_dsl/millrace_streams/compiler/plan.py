@@ -76,13 +76,15 @@ class SourceReader:
 class Plan:
     """Physical plan for a runner. ``layouts`` are those of the rewritten graph, by node.
 
-    ``forks`` numbers the edges of forks whose branches meet again: fork, branch, and number of branches.
+    ``advancing`` has the repartitions whose records advance the stream time of each processor. ``forks`` numbers the
+    edges of forks whose branches meet again: fork, branch, and number of branches.
     """
 
     topology: Topology
     layouts: Mapping[str, Layout]
     readers: tuple[SourceReader, ...]
     task: tuple[Operator, ...]
+    advancing: Mapping[str, tuple[str, ...]]
     forks: Mapping[Edge, tuple[int, int, int]]
     repartitions: tuple[Repartition, ...]
 
@@ -107,12 +109,7 @@ class Plan:
         """Number of each node's sub-topology. A stage may hold parts of one that are connected only in another
         stage.
         """
-        return _subtopologies(self.topology)
-
-    @property
-    def advancing(self) -> dict[str, tuple[str, ...]]:
-        """The repartitions whose records advance the stream time of each processor."""
-        return advancing(self.topology.nodes, self.subtopologies)
+        return {node.name: number for number, part in enumerate(subtopologies(self.topology.nodes)) for node in part}
 
     @property
     def stateful(self) -> bool:
@@ -160,20 +157,18 @@ def plan(checked: CheckedTopology) -> Plan:
         for source in topology.sources
     )
     read = {operator.node.name for reader in readers for operator in reader.operators}
-    ordered = in_order(topology.nodes, advancing(topology.nodes, _subtopologies(topology)))
-    task = tuple(operators[node.name] for node in ordered if node.name in operators.keys() - read)
+    advances = advancing(topology.nodes)
+    ordered = (node.name for node in in_order(topology.nodes, advances))
+    task = tuple(operators[name] for name in ordered if name in operators and name not in read)
     return Plan(
         topology=topology,
         layouts=checked.layouts,
         readers=readers,
         task=task,
+        advancing=advances,
         forks=forks_of([operator.node for operator in task]),
         repartitions=tuple(_repartitions(checked)),
     )
-
-
-def _subtopologies(topology: Topology) -> dict[str, int]:
-    return {node.name: number for number, part in enumerate(subtopologies(topology.nodes)) for node in part}
 
 
 def _operator(node: Node, checked: CheckedTopology) -> Operator:

@@ -47,7 +47,6 @@ class StageNumbers:
     number: dict[str, int] = field(default_factory=dict)
     everywhere: frozenset[str] = frozenset()
     _moves: frozenset[str] = frozenset()
-    _advancing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     _placed: dict[str, Placement] = field(default_factory=dict)
 
     @classmethod
@@ -56,7 +55,7 @@ class StageNumbers:
         store.
         """
         moves = frozenset(each.node.name for each in plan.task if isinstance(each.node, RepartitionNode))
-        numbers = cls(plan, everywhere=_everywhere(plan), _moves=moves, _advancing=plan.advancing)
+        numbers = cls(plan, everywhere=_everywhere(plan), _moves=moves)
         for reader in plan.readers:
             if not reader.source.broadcast:
                 numbers.number[reader.head] = 0
@@ -85,7 +84,7 @@ class StageNumbers:
         found = {self._found(name, here) for name in parents}
         if len(parents) > 1 and _brings_together(operator) and found not in ({"partition"}, {"key"}):
             here += 1
-        here = max([here, *(self.available(name) for name in self._advancing.get(node.name, ()))])
+        here = max([here, *(self.available(name) for name in self.plan.advancing.get(node.name, ()))])
         self.number[node.name] = here
         self._placed[node.name] = self._result(operator, parents, here)
 

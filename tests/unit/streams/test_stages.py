@@ -184,7 +184,6 @@ class Tick:
     """A processor that forwards the times of its punctuations."""
 
     def init(self, context: Any) -> None:
-        self.context = context
         context.schedule(10, "stream_time", lambda time_ms: context.forward("tick", time_ms))
 
     def process(self, record: Any) -> None:

@@ -76,15 +76,16 @@ class IsrChanges:
             unknown = OperationNotAttemptedError("the controller is unknown")
             return leader.isr_refused(asked, unknown, self._replicas.now_ms())
         change = IsrChange(isr=asked.isr, leader_epoch=asked.leader_epoch, partition_epoch=asked.partition_epoch)
+        answer: Leadership | MillraceError
         try:
             answer = await alter(TopicPartition(*replica.key), change)
         except MillraceError as error:
             _logger.info("%s: the ISR remains %s: %s", replica.name, sorted(leader.isr), error.message)
-            if replica.machine.role is not leader:
-                return LeaderOutcome()
-            return leader.isr_refused(asked, error, self._replicas.now_ms())
+            answer = error
         if replica.machine.role is not leader:
             return LeaderOutcome()
+        if isinstance(answer, MillraceError):
+            return leader.isr_refused(asked, answer, self._replicas.now_ms())
         self.shrinks += len(answer.isr) < len(leader.isr)
         self.expands += len(answer.isr) > len(leader.isr)
         return leader.isr_altered(answer.isr, answer.leader_epoch, answer.partition_epoch, self._replicas.now_ms())
