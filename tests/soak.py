@@ -7,9 +7,9 @@
 
 The soak has no tests of its own. Its suites are the tests of ``make test``, with the dials that ``tests/conftest.py``
 documents. A suite runs in portions, each with other random examples. The result of a portion is added to
-``build/soak.json``, so that an interrupted soak resumes with the next portion on the same commit. On another commit, or
-with files that differ from the commit, the soak starts again. A failed suite is recorded as failed, and the exit code
-is 1.
+``build/soak.json``, so that an interrupted soak resumes with the next portion on the same commit of the code. On
+another one, or with files that differ from it, the soak starts again. A failed suite is recorded as failed, and the
+exit code is 1.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from tempfile import TemporaryDirectory
 ROOT = Path(__file__).resolve().parents[1]
 REPORT = ROOT / "docs" / "soak.md"
 STATE = ROOT / "build" / "soak.json"
+CODE = (".", ":!docs", ":!benchmarks", ":!*.md")
+"""The files whose changes start a soak again, as paths of Git."""
 HOURS = 4.0
 LOCAL_CHANGES = " (with local changes)"
 PORTIONS = 20
@@ -349,8 +351,8 @@ def write_report(outcomes: Mapping[Suite, Outcome], date: datetime, commit: str)
         "",
         "`make soak` (`tests/soak.py`) writes this page. It runs the tests of `make test` that kill processes or draw",
         "random examples, with larger dials (`tests/conftest.py` documents them). The table has the last run of each",
-        "suite. A suite runs in portions. After an interruption, a restart on the same commit continues after the last",
-        "complete portion, and rounds, minutes and failures add up. `make soak RESTART=1` starts over.",
+        "suite. A suite runs in portions. After an interruption, a restart on the same commit of the code continues",
+        "after the last complete portion, and rounds, minutes and failures add up. `make soak RESTART=1` starts over.",
         "",
         f"* machine: {os.cpu_count()} cores, {memory_gb():.0f} GB, {platform.system()} {platform.machine()}, "
         f"Python {platform.python_version()}",
@@ -372,12 +374,12 @@ def kept_rows() -> dict[str, str]:
 
 
 def commit() -> str:
-    """Return the commit that ran, and whether files differed from it.
+    """Return the last commit of the code, and whether files differ from it.
 
-    The report does not count, because each suite changes it.
+    Pages and benchmarks do not count. A commit of results, for example, does not start a soak again.
     """
-    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
-    status = ["git", "status", "--porcelain", "-uno", "--", ".", f":!{REPORT.relative_to(ROOT)}"]
+    found = subprocess.run(["git", "log", "-1", "--format=%h", "--", *CODE], cwd=ROOT, capture_output=True, text=True)
+    status = ["git", "status", "--porcelain", "-uno", "--", *CODE]
     changed = subprocess.run(status, cwd=ROOT, capture_output=True, text=True)
     return (found.stdout.strip() or "unknown") + (LOCAL_CHANGES if changed.stdout.strip() else "")
 

@@ -1,7 +1,8 @@
 """Columnar batches as rows, for Kafka's consumers, which know no other batches.
 
-A conversion runs in a thread, and those of several partitions run at the same time. The most recent results are kept,
-because consumers of different groups read the same batches.
+One conversion runs at a time, in an I/O thread. Two at the same time take the interpreter's lock from each other, and
+together take longer than one after the other. The most recent results are kept, because consumers of different groups
+read the same batches.
 """
 
 from __future__ import annotations
@@ -11,13 +12,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Final, NamedTuple
 
-from millrace.processors import processor_count
-from millrace.records import RecordFormat, convert, scan_headers
+import pyarrow as pa
+
+from millrace.records import read_header, rows_of_opaque, scan_headers, verify_crc
 from millrace_broker.runtime import Executors
 
 _CACHED_BYTES_MAX: Final = 32 * 2**20
-_AT_ONCE: Final = processor_count()
-"""Conversions at a time. More would only keep threads from reads of the disk."""
 
 
 class RowConversion(NamedTuple):
@@ -27,11 +27,7 @@ class RowConversion(NamedTuple):
     rows_of: Callable[[memoryview], bytes]
 
 
-def _rows_of_opaque(batch: memoryview) -> bytes:
-    return b"".join(convert(batch, RecordFormat.ROWS))
-
-
-OPAQUE_ROWS: Final = RowConversion((), _rows_of_opaque)
+OPAQUE_ROWS: Final = RowConversion((), rows_of_opaque)
 """Conversion of the batches of opaque topics, whose rows have their keys and values."""
 
 
@@ -52,7 +48,7 @@ class RowBatches:
         self._bytes_max: Final = bytes_max
         self._cached: Final[OrderedDict[_Key, bytes]] = OrderedDict()
         self.held_bytes = 0
-        self._turns: Final = asyncio.Semaphore(_AT_ONCE)
+        self._turn: Final = asyncio.Lock()
 
     async def as_rows(
         self,
@@ -64,8 +60,8 @@ class RowBatches:
     ) -> list[memoryview]:
         """Return whole batches as rows, in pieces. Batches of rows are not copied.
 
-        Raises the errors of the conversion, such as ``UnsupportedForFormatError`` for batches of a typed topic that has
-        no format for Kafka clients.
+        Raises ``CorruptBatchError`` for a wrong checksum, and the errors of the conversion, such as
+        ``UnsupportedForFormatError`` for batches of a typed topic that has no format for Kafka clients.
         """
         view, pieces, kept = memoryview(records), list[memoryview](), 0
         for position, header in scan_headers(records):
@@ -85,10 +81,10 @@ class RowBatches:
         if found is not None:
             self._cached.move_to_end(key)
             return found
-        async with self._turns:
+        async with self._turn:
             rows = self._cached.get(key)  # another request may have converted the batch meanwhile
             if rows is None:
-                rows = await executors.run_io(conversion.rows_of, batch)
+                rows = await executors.run_io(_checked_rows, batch, conversion)
         if key not in self._cached:
             self._cached[key] = rows
             self.held_bytes += len(rows)
@@ -96,3 +92,10 @@ class RowBatches:
             _, dropped = self._cached.popitem(last=False)
             self.held_bytes -= len(dropped)
         return rows
+
+
+def _checked_rows(batch: memoryview, conversion: RowConversion) -> bytes:
+    """Convert a batch after a check of its checksum, because the rows get a new one."""
+    buffer = pa.py_buffer(batch)
+    verify_crc(buffer, 0, read_header(buffer))
+    return conversion.rows_of(batch)

@@ -4,7 +4,8 @@
 - ``scan``: finding, checking and placing batches without a look into their bodies
 - ``columnar``, ``columnar_writing``, ``arrays``: the layout of the native body, and its writer
 - ``rows``, ``varint``, ``control``: Kafka's own body record by record, and the transaction markers in it
-- ``row_columns``, ``row_columns_writing``, ``varint_arrays``: the same body from and to Arrow, all records at once
+- ``record_bounds``, ``row_columns``, ``row_columns_writing``, ``varint_arrays``: the same body from and to Arrow, all
+  records at once
 - ``compression``, ``xxhash32``: the codecs of row batches
 - ``statistics``: column statistics of columnar batches, with which readers skip batches
 - ``decoding``, ``ipc_message``: both bodies to Arrow columns
@@ -35,7 +36,7 @@ from millrace.records.control import (
     read_control_type,
     read_end_marker,
 )
-from millrace.records.conversion import RecordFormat, convert
+from millrace.records.conversion import RecordFormat, convert, rows_of_opaque
 from millrace.records.decoding import DecodedBatch, SchemaOf, Wanted, decode_batch, decode_range
 from millrace.records.entry_header import message_bytes, read_entry_header
 from millrace.records.header import (
@@ -142,6 +143,7 @@ __all__ = [
     "read_rows",
     "read_statistics",
     "recompress_batch",
+    "rows_of_opaque",
     "scan_headers",
     "seal",
     "sequence_of",

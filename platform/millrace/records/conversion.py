@@ -29,7 +29,7 @@ from millrace.errors import CorruptBatchError, UnknownSchemaError, UnsupportedFo
 from millrace.records.columnar import OPAQUE_SCHEMA_ID, read_columns_header
 from millrace.records.columnar_writing import build_columnar_batch
 from millrace.records.compression import DECOMPRESSED_BYTES_MAX, Compression
-from millrace.records.decoding import SchemaOf, decode_batch
+from millrace.records.decoding import DecodedBatch, SchemaOf, decode_batch
 from millrace.records.header import (
     NO_PRODUCER_ID,
     BatchHeader,
@@ -110,6 +110,41 @@ def convert(
             yield whole.slice(entry.position, entry.size_bytes).to_pybytes()
     if group is not None:
         yield from conversion.of_group(group)
+
+
+def rows_of_opaque(batch: ReadableBuffer, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> bytes:
+    """Return a columnar batch of an opaque topic as a batch of rows, for a caller that has verified its checksum.
+
+    Raises ``UnsupportedForFormatError`` for a batch of a typed topic, and the errors of ``decode_batch``.
+    """
+    header = read_header(batch)
+    _check_is_opaque(batch, 0, header)
+    decoded = decode_batch(as_arrow_buffer(batch), 0, header, _no_schema, max_bytes=max_bytes)
+    return _rows_of(decoded, Compression.of(header.compression))
+
+
+def _rows_of(batch: DecodedBatch, compression: Compression) -> bytes:
+    """Write a whole opaque batch as rows."""
+    header = batch.header
+    return build_rows_batch_of_columns(
+        batch.columns,
+        timestamps_ms=batch.timestamps_ms() if header.count else header.max_timestamp,
+        headers=batch.headers,
+        offsets=batch.offsets(),
+        last_offset=header.last_offset,
+        compression=compression,
+        **carried_over(header),
+    )
+
+
+def _check_is_opaque(buffer: ReadableBuffer, position: int, header: BatchHeader) -> None:
+    schema_id = read_columns_header(buffer, position, header).schema_id
+    if schema_id != OPAQUE_SCHEMA_ID:
+        raise UnsupportedForFormatError(
+            f"batch with base offset {header.base_offset} has the columns of schema {schema_id}, but rows have "
+            "only key and value: keep it columnar, or read its columns and write them to an opaque topic, for "
+            "example as JSON"
+        )
 
 
 def _within_one_batch(records: list[Record]) -> Iterator[list[Record]]:
@@ -243,23 +278,9 @@ class _Conversion:
     def _rows_of_columnar(
         self, buffer: pa.Buffer, position: int, header: BatchHeader, compression: Compression
     ) -> bytes:
-        schema_id = read_columns_header(buffer, position, header).schema_id
-        if schema_id != OPAQUE_SCHEMA_ID:
-            raise UnsupportedForFormatError(
-                f"batch with base offset {header.base_offset} has the columns of schema {schema_id}, but rows have "
-                "only key and value: keep it columnar, or read its columns and write them to an opaque topic, for "
-                "example as JSON"
-            )
+        _check_is_opaque(buffer, position, header)
         batch = validate_batch(buffer, position, header, self.schema_of, max_bytes=self.max_bytes)
-        return build_rows_batch_of_columns(
-            batch.columns,
-            timestamps_ms=batch.timestamps_ms() if header.count else header.max_timestamp,
-            headers=batch.headers,
-            offsets=batch.offsets(),
-            last_offset=header.last_offset,
-            compression=compression,
-            **carried_over(header),
-        )
+        return _rows_of(batch, compression)
 
     def _columnar_of_rows(
         self, buffer: pa.Buffer, position: int, header: BatchHeader, compression: Compression

@@ -1,7 +1,7 @@
 """Fast reader of rows batches into Arrow columns.
 
 The reader of ``rows`` is the reference, and its result for a batch is correct by definition. The fast reader here
-walks over the lengths of the records and reads the other fields of all records with numpy. Arrow then copies the keys
+finds the records (``record_bounds``) and reads the other fields of all records with numpy. Arrow then copies the keys
 and values out of the body. No Python object is created per record. The fast reader returns a result only if every
 rule of the reference holds; otherwise the reference reads the batch. Therefore damaged batches give the same error
 and message from both readers, and only valid batches are fast.
@@ -14,7 +14,6 @@ record, so values that were read from positions beyond the body have no effect.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from itertools import repeat
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -26,9 +25,9 @@ from millrace.records.arrays import binary_array, headers_array, int32_array, in
 from millrace.records.columnar import HEADERS_TYPE, OPAQUE_SCHEMA
 from millrace.records.compression import DECOMPRESSED_BYTES_MAX
 from millrace.records.header import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, ReadableBuffer, TimestampType
+from millrace.records.record_bounds import find_records
 from millrace.records.rows import Headers, append_time, body_of, decoded_headers, read_raw, wrapped
-from millrace.records.varint import read_varint
-from millrace.records.varint_arrays import BITS_A_BYTE, GOES_ON, Bytes, Longs, read_varints
+from millrace.records.varint_arrays import Bytes, Longs, read_varints
 
 _ROWS_MIN: Final = 24
 """Below this many records the calls into numpy take longer than reading record by record."""
@@ -129,9 +128,8 @@ def read_regular(bodies: Sequence[bytes], headers: Sequence[BatchHeader], names:
     headers in a record, header keys that are not UTF-8, bodies from 2 GiB on, and offsets more than 2^31 apart.
     ``bodies`` are decompressed.
     """
-    body = bodies[0] if len(bodies) == 1 else b"".join(bodies)
-    fields = _locate(body, [len(each) for each in bodies], headers)
-    source = pa.py_buffer(body)
+    fields = _locate(bodies, headers)
+    source = pa.py_buffer(fields.body)
     return RowColumns(
         columns={name: (fields.key if name == "key" else fields.value).copied_from(source) for name in names},
         offset_deltas=_offset_deltas(fields.offset_deltas, headers),
@@ -163,7 +161,7 @@ def usual_times(
             deltas = [record.timestamp_delta for record in records]
             smallest, largest = min(deltas), max(deltas)
         else:
-            fields = _locate(body, [len(body)], [header])
+            fields = _locate([body], [header])
             is_numbered = np.array_equal(fields.offset_deltas, np.arange(header.count))
             smallest, largest = int(fields.timestamp_deltas.min()), int(fields.timestamp_deltas.max())
     except CorruptBatchError:
@@ -180,10 +178,9 @@ def usual_times_together(batches: Sequence[tuple[ReadableBuffer, BatchHeader]]) 
     headers = [header for _, header in batches]
     if any(not _may_be_usual(header) for header in headers):
         return [None] * len(headers)
-    body = b"".join(memoryview(buffer)[HEADER_BYTES : header.size_bytes] for buffer, header in batches)
     counts: Longs = np.array([header.count for header in headers], np.int64)
     try:
-        fields = _locate(body, [header.size_bytes - HEADER_BYTES for header in headers], headers)
+        fields = _locate([memoryview(buffer)[HEADER_BYTES : header.size_bytes] for buffer, header in batches], headers)
     except CorruptBatchError:
         return [None] * len(headers)
     firsts = np.cumsum(counts) - counts
@@ -205,8 +202,9 @@ def _usual_times_of(header: BatchHeader, smallest_delta: int, largest_delta: int
 
 
 class _Fields(NamedTuple):
-    """The fields of all records of valid batches."""
+    """The fields of all records of valid batches, and their joined bodies, which the positions are of."""
 
+    body: bytes
     timestamp_deltas: Longs
     offset_deltas: Longs
     key: _Field
@@ -215,9 +213,9 @@ class _Fields(NamedTuple):
     entries: _Entries | None
 
 
-def _locate(body: bytes, sizes: Sequence[int], headers: Sequence[BatchHeader]) -> _Fields:
-    """Find the fields of batches, whose joined bodies have these sizes. Raises ``CorruptBatchError``."""
-    _, at, ends = find_records(body, sizes, [header.count for header in headers])
+def _locate(bodies: Sequence[bytes | memoryview], headers: Sequence[BatchHeader]) -> _Fields:
+    """Find the fields of batches with these bodies. Raises ``CorruptBatchError``."""
+    body, _, at, ends = find_records(bodies, [header.count for header in headers])
     data = np.frombuffer(body, np.uint8)
     timestamp_deltas, at = read_varints(data, at + 1, 64)
     offset_deltas, at = read_varints(data, at, 32)
@@ -228,41 +226,7 @@ def _locate(body: bytes, sizes: Sequence[int], headers: Sequence[BatchHeader]) -
     if header_counts.any():
         entries, at = _read_entries(data, at, header_counts)
     _require(np.array_equal(at, ends))
-    return _Fields(timestamp_deltas, offset_deltas, key, value, header_counts, entries)
-
-
-class RecordBounds(NamedTuple):
-    """Positions of records: their start, the byte after their length, and their end."""
-
-    starts: Longs
-    after_lengths: Longs
-    ends: Longs
-
-
-def find_records(body: bytes, sizes: Sequence[int], counts: Sequence[int]) -> RecordBounds:
-    """Find the records in the joined bodies of batches, which have these sizes and numbers of records.
-
-    Raises ``CorruptBatchError`` if the records of a body do not end at its end, or the bodies are 2 GiB or more.
-    """
-    found: list[int] = []
-    end = 0
-    for size, count in zip(sizes, counts, strict=True):
-        _require(0 < count <= size)
-        found += _ends(body, end, count)
-        end += size
-        _require(found[-1] == end <= _INT_MAX)
-    ends = np.fromiter(found, np.int64, len(found))
-    starts = np.empty_like(ends)
-    starts[0] = 0
-    starts[1:] = ends[:-1]
-    data = np.frombuffer(body, np.uint8)
-    first = data.take(starts)
-    _require(not (first & 1).any())  # the sign of a length
-    is_long = first >= GOES_ON
-    after_lengths = starts + 1 + is_long
-    if data.take(starts + is_long).max() >= GOES_ON:  # records of 8 KiB and more
-        after_lengths = read_varints(data, starts, 32)[1]
-    return RecordBounds(starts, after_lengths, ends)
+    return _Fields(body, timestamp_deltas, offset_deltas, key, value, header_counts, entries)
 
 
 def _timestamps(deltas: Longs, headers: Sequence[BatchHeader]) -> pa.Int64Array:
@@ -288,36 +252,6 @@ def _offset_deltas(deltas: Longs, headers: Sequence[BatchHeader]) -> pa.Int32Arr
 def _require(holds: bool | np.bool) -> None:
     if not holds:
         raise CorruptBatchError("not a regular batch")
-
-
-_FIRST: Final = tuple(1 + (first & 0x7F) // 2 + (first >= GOES_ON) for first in range(256))
-"""For the first byte of a length: the size of a length of one or two bytes, plus the byte's share of the length."""
-_SECOND: Final = tuple(second << BITS_A_BYTE - 1 for second in range(GOES_ON))
-"""Share of the second byte, if it is the last one."""
-
-
-def _ends(body: bytes, at: int, count: int) -> list[int]:
-    """Return the end of each of the records from a position on. The caller checks that no length is negative.
-
-    This is the only loop over records. It takes half of the time of reading them, and is written for speed.
-    """
-    first_share, second_share = _FIRST, _SECOND  # local names are faster, and a literal
-    try:
-        return [
-            at := at + first_share[first]
-            if (first := body[at]) < 0x80
-            else at + first_share[first] + second_share[second]
-            if (second := body[at + 1]) < 0x80
-            else _end_of_large(body, at)
-            for _ in repeat(None, count)
-        ]
-    except IndexError:
-        raise CorruptBatchError("the records end before the last one") from None
-
-
-def _end_of_large(body: bytes, at: int) -> int:
-    length, at = read_varint(body, at)
-    return at + max(length, 0)
 
 
 class _Field(NamedTuple):

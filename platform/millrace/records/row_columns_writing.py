@@ -29,7 +29,6 @@ from millrace.records.varint_arrays import Longs, VarintTable, join_tables
 
 _INT_MAX: Final = 2**31 - 1
 _NO_BYTES: Final = binary_array([b""])[0]
-_NO_HEADERS: Final = binary_array([b"\x00"])[0]
 _MINUS_ONE: Final = int32_array([-1])[0]
 _ZERO: Final = int32_array([0])[0]
 
@@ -90,8 +89,8 @@ def build_rows_batch_of_columns(
     key = columns.column("key") if "key" in columns.schema.names else pa.nulls(count, pa.binary())
     body = _join_records(timestamps - np.int64(base_timestamp), deltas, key, columns.column("value"), headers)
     if compression is Compression.NONE:
-        return seal(header, body)
-    return seal(header, compress(body.to_pybytes(), compression, level=level))
+        return seal(header, *body)
+    return seal(header, compress(b"".join(body), compression, level=level))
 
 
 def _timestamps(timestamps_ms: int | pa.Int64Array, count: int) -> Longs:
@@ -103,26 +102,45 @@ def _timestamps(timestamps_ms: int | pa.Int64Array, count: int) -> Longs:
 
 def _join_records(
     timestamp_deltas: Longs, offset_deltas: Longs, key: pa.Array, value: pa.Array, headers: pa.ListArray | None
-) -> pa.Buffer:
+) -> list[pa.Buffer | bytes]:
+    """Return all records, in pieces.
+
+    Arrow takes as long for a short part of a record as for its value. Therefore integers that follow each other are one
+    part, also across the border of two records.
+    """
     count = len(key)
     if headers is not None and len(headers) != count:
         raise InvalidRecordError(f"headers of {len(headers)} records for {count}")
     key_sizes, value_sizes = _sizes(key), _sizes(value)
-    before_key = [VarintTable(np.zeros(count, np.int64)), VarintTable(timestamp_deltas), VarintTable(offset_deltas)]
-    before_key.append(VarintTable(key_sizes))
-    before_value = VarintTable(value_sizes)
-    tail = _NO_HEADERS if headers is None else _join_headers(headers)
-    lengths = sum(table.sizes for table in before_key) + before_value.sizes + np.maximum(key_sizes, 0)
-    lengths = lengths + np.maximum(value_sizes, 0) + (1 if headers is None else _sizes(tail))
+    attributes = VarintTable(np.zeros(count, np.int64))
+    key_table, value_table = VarintTable(key_sizes), VarintTable(value_sizes)
+    before_key = [attributes, VarintTable(timestamp_deltas), VarintTable(offset_deltas), key_table]
+    lengths = sum(table.sizes for table in before_key) + value_table.sizes + np.maximum(key_sizes, 0)
+    lengths = lengths + np.maximum(value_sizes, 0)
+    if headers is None:
+        lengths += 1
+        before_key = [attributes, VarintTable(lengths), *before_key]  # with the 0 headers of the record before
+        parts = [value]
+    else:
+        tail = _join_headers(headers)
+        lengths += _sizes(tail)
+        before_key = [VarintTable(lengths), *before_key]
+        parts = [value, tail]
     total = int(lengths.sum()) + 5 * count
     if total > _INT_MAX:
         raise MessageTooLargeError(
             f"a batch of up to {total} bytes is too large, because {_INT_MAX} is the maximum: send fewer records at "
             "once"
         )
-    joined = _join(_binary([VarintTable(lengths), *before_key]), key, _binary([before_value]), value, tail)
+    if key.null_count == count:
+        joined = _join(_binary([*before_key, value_table]), *parts)
+    else:
+        joined = _join(_binary(before_key), key, _binary([value_table]), *parts)
     bounds = _bounds(joined)
-    return joined.buffers()[2].slice(int(bounds[0]), int(bounds[-1] - bounds[0]))
+    start, end = int(bounds[0]), int(bounds[-1])
+    if headers is None:
+        return [joined.buffers()[2].slice(start + 1, end - start - 1), b"\x00"]
+    return [joined.buffers()[2].slice(start, end - start)]
 
 
 def _join_headers(headers: pa.ListArray) -> pa.BinaryArray:

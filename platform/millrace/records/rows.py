@@ -296,6 +296,8 @@ def body_of(
 ) -> tuple[bytes, CorruptBatchError | None]:
     """Return the decompressed body up to the damage, and the decompression error, if any."""
     data = memoryview(buffer)[position + HEADER_BYTES : position + header.size_bytes].tobytes()
+    if not header.compression and len(data) <= max_bytes:  # the usual case, without the cost of the loop
+        return data, None
     chunks: list[bytes] = []
     try:
         for chunk in decompressed_chunks(data, Compression.of(header.compression), max_bytes=max_bytes):

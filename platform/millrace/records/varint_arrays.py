@@ -68,24 +68,39 @@ class VarintTable:
     def __init__(self, values: npt.NDArray[Any]) -> None:
         wide = values.astype(np.int64, copy=False)
         raw = ((wide << 1) ^ (wide >> 63)).view(np.uint64)
-        columns = []
-        sizes = np.ones(len(raw), np.int64)
-        while True:
-            low = (raw & np.uint64(0x7F)).astype(np.uint8)
-            raw = raw >> np.uint64(BITS_A_BYTE)
-            goes_on = raw > 0
-            if not goes_on.any():
-                columns.append(low)
-                break
-            columns.append(low | goes_on.astype(np.uint8) << np.uint8(BITS_A_BYTE))
-            sizes += goes_on
-        self.bytes: Bytes = np.column_stack(columns)
-        self.sizes: Longs = sizes
+        largest = int(raw.max(initial=0))
+        self.bytes: Bytes
+        self.sizes: Longs
+        if largest < GOES_ON:
+            self.bytes, self.sizes = raw.astype(np.uint8)[:, None], np.ones(len(raw), np.int64)
+        elif largest < GOES_ON << BITS_A_BYTE:  # the usual sizes: one byte, or two
+            short = raw.astype(np.uint16)
+            is_long = short >= GOES_ON
+            self.bytes = np.empty((len(raw), 2), np.uint8)
+            self.bytes[:, 0] = short | is_long.astype(np.uint16) << BITS_A_BYTE
+            self.bytes[:, 1] = short >> BITS_A_BYTE
+            self.sizes = is_long + np.int64(1)
+        else:
+            self.bytes, self.sizes = _encoded(raw)
+
+
+def _encoded(raw: npt.NDArray[np.uint64]) -> tuple[Bytes, Longs]:
+    columns = []
+    sizes = np.ones(len(raw), np.int64)
+    while True:
+        low = (raw & np.uint64(0x7F)).astype(np.uint8)
+        raw = raw >> np.uint64(BITS_A_BYTE)
+        goes_on = raw > 0
+        if not goes_on.any():
+            columns.append(low)
+            return np.column_stack(columns), sizes
+        columns.append(low | goes_on.astype(np.uint8) << np.uint8(BITS_A_BYTE))
+        sizes += goes_on
 
 
 def join_tables(tables: list[VarintTable]) -> tuple[Bytes, Longs]:
     """Write the integers of several tables in sequence, row by row; return all bytes and the size of each row."""
-    sizes: Longs = np.sum([table.sizes for table in tables], axis=0)
+    sizes: Longs = sum((table.sizes for table in tables[1:]), start=tables[0].sizes)
     starts = _runs_of_equal_sizes(tables)
     if len(starts) <= _RUNS_MAX:
         ends = [*starts[1:], len(sizes)]
@@ -105,5 +120,12 @@ def _runs_of_equal_sizes(tables: list[VarintTable]) -> list[int]:
 
 
 def _join_run(tables: list[VarintTable], start: int, end: int) -> Bytes:
-    columns = [table.bytes[start:end, : table.sizes[start] if end > start else 0] for table in tables]
-    return np.concatenate(columns, axis=1).reshape(-1)
+    columns = [
+        table.bytes[start:end, number]
+        for table in tables
+        for number in range(int(table.sizes[start]) if end > start else 0)
+    ]
+    joined: Bytes = np.empty((end - start, len(columns)), np.uint8)
+    for number, column in enumerate(columns):
+        joined[:, number] = column
+    return joined.reshape(-1)

@@ -29,7 +29,7 @@ from millrace.records import (
     seal,
 )
 from millrace.records.arrays import binary_array
-from millrace.records.row_columns import find_records
+from millrace.records.record_bounds import find_records
 from millrace.records.varint_arrays import VarintTable, join_tables, read_varints
 
 Longs = npt.NDArray[np.int64]
@@ -53,11 +53,10 @@ class RowRun:
         """Read the batches; ``buffers`` hold a batch each. Raises ``ValueError`` for irregular batches."""
         self._headers: Final = headers
         bodies = [_body(buffer, header) for buffer, header in zip(buffers, headers, strict=True)]
-        self._body: Final = b"".join(bodies)
         self._counts: Final = [header.count for header in headers]
-        data = np.frombuffer(self._body, np.uint8)
         try:
-            self._starts, at, self._ends = find_records(self._body, [len(body) for body in bodies], self._counts)
+            self._body, self._starts, at, self._ends = find_records(bodies, self._counts)
+            data = np.frombuffer(self._body, np.uint8)
             self._time_deltas, self._after_times = read_varints(data, at + 1, 64)
             deltas, at = read_varints(data, self._after_times, 32)
             key_sizes, self._key_starts = read_varints(data, at, 32)

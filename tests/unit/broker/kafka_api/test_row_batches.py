@@ -8,24 +8,22 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections import Counter
 
 import pyarrow as pa
 import pytest
 
-from millrace.errors import UnsupportedForFormatError
+from millrace.errors import CorruptBatchError, UnsupportedForFormatError
 from millrace.records import (
     Compression,
     Record,
     build_columnar_batch,
     build_rows_batch,
     read_rows,
+    rows_of_opaque,
     scan_headers,
 )
 from millrace_broker.kafka_api.row_batches import RowBatches, RowConversion
 from millrace_broker.runtime import Executors
-
-from ....integration.waiting import STALL_S
 
 _TOPIC = b"t" * 16
 
@@ -79,34 +77,40 @@ def test_a_batch_is_converted_once() -> None:
     assert batches.held_bytes == held
 
 
-def test_two_of_many_batches_are_converted_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millrace_broker.kafka_api.row_batches._AT_ONCE", 2)
-    both_run = threading.Barrier(2, timeout=STALL_S)
-    running = Counter[str]()
+def test_one_batch_is_converted_at_a_time() -> None:
+    running = threading.Lock()
+    converted: list[bytes] = []
 
     def rows_of(batch: memoryview) -> bytes:
-        running["now"] += 1
-        running["most"] = max(running["most"], running["now"])
-        both_run.wait()
-        running["now"] -= 1
-        return bytes(batch)
+        assert running.acquire(blocking=False), "two conversions run at the same time"
+        try:
+            converted.append(bytes(batch))
+            return rows_of_opaque(batch)
+        finally:
+            running.release()
 
     async def convert() -> None:
         batches, executors = RowBatches(), Executors(8, time.monotonic)
         try:
-            conversion = RowConversion("barrier", rows_of)
+            conversion = RowConversion("alone", rows_of)
             await asyncio.gather(
-                *(batches.as_rows(executors, _TOPIC, number, _columnar(b"a"), conversion) for number in range(6))
+                *(batches.as_rows(executors, _TOPIC, number, _columnar(b"a"), conversion) for number in range(40))
             )
         finally:
             executors.close()
 
     asyncio.run(convert())
-    assert running["most"] == 2
+    assert len(converted) == 40
 
 
-def test_a_batch_that_waits_for_its_turn_is_not_converted_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millrace_broker.kafka_api.row_batches._AT_ONCE", 1)
+def test_a_damaged_batch_is_refused() -> None:
+    damaged = bytearray(_columnar(b"value"))
+    damaged[damaged.index(b"value")] ^= 1
+    with pytest.raises(CorruptBatchError, match="fails its checksum"):
+        _converted(RowBatches(), bytes(damaged))
+
+
+def test_a_batch_that_waits_for_its_turn_is_not_converted_again() -> None:
     converted: list[bytes] = []
 
     def rows_of(batch: memoryview) -> bytes:
