@@ -148,7 +148,7 @@ SUITES = (
     Suite(
         name="clusters",
         what="simulated clusters, with all kinds of faults: seeds",
-        arguments=["tests/simulation/cluster", "-o", "timeout=20000"],
+        arguments=["tests/simulation/cluster", "-k", "promises", "-o", "timeout=20000"],
         dials={"CLUSTER_SIM_SEEDS": 10_000},
         floor=300,
     ),
