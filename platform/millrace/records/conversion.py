@@ -130,7 +130,7 @@ def _rows_of(batch: DecodedBatch, compression: Compression) -> bytes:
         batch.columns,
         timestamps_ms=batch.timestamps_ms() if header.count else header.max_timestamp,
         headers=batch.headers,
-        offsets=batch.offsets(),
+        offsets=batch.offsets() if batch.has_gaps else None,
         last_offset=header.last_offset,
         compression=compression,
         **carried_over(header),

@@ -20,7 +20,9 @@ from millrace.records.varint_arrays import BITS_A_BYTE, GOES_ON, Longs, read_var
 
 _INT_MAX: Final = 2**31 - 1
 _ABREAST_MIN: Final = 16
-"""At fewer records a step, the calls into numpy take longer than the loop."""
+"""With fewer batches, the calls into numpy take longer than the loop."""
+_STEPS_PER_RECORD_MAX: Final = 2
+"""If few batches are much longer than the others, most steps of the others are beyond their ends."""
 
 
 class RecordBounds(NamedTuple):
@@ -40,9 +42,9 @@ def find_records(bodies: Sequence[bytes | memoryview], counts: Sequence[int]) ->
     """
     sizes = [len(body) for body in bodies]
     _require(all(0 < count <= size for size, count in zip(sizes, counts, strict=True)) and sum(sizes) <= _INT_MAX)
-    steps = max(counts)
+    steps, batches = max(counts), len(counts)
     ends: Longs | None = None
-    if sum(counts) >= steps * _ABREAST_MIN:
+    if batches >= _ABREAST_MIN and steps * batches <= sum(counts) * _STEPS_PER_RECORD_MAX:
         body = b"".join([*bodies, bytes(steps + 1)])
         ends = _ends_abreast(body, sizes, counts)
     else:

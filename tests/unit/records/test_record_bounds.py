@@ -80,3 +80,9 @@ def test_many_batches_are_not_read_batch_by_batch(monkeypatch: pytest.MonkeyPatc
     found = find_records([body_of([100] * 150)] * 40 + [body_of([100] * 20)], [150] * 40 + [20])
     assert isinstance(found, RecordBounds)
     assert found.ends.tolist() == [102 * number for number in range(1, 6_021)]
+
+
+def test_batches_of_which_one_is_much_longer_are_read_batch_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millrace.records.record_bounds._ends_abreast", None)  # 15,000 would take 1,000 steps each
+    found = find_records([body_of([100])] * 15_000 + [body_of([100] * 1_000)], [1] * 15_000 + [1_000])
+    assert found.ends.tolist() == [102 * number for number in range(1, 16_001)]
