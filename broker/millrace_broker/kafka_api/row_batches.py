@@ -1,8 +1,8 @@
 """Columnar batches as rows, for Kafka's consumers, which know no other batches.
 
-One conversion runs at a time, in an I/O thread. Two at the same time take the interpreter's lock from each other, and
-together take longer than one after the other. The most recent results are kept, because consumers of different groups
-read the same batches.
+One conversion runs at a time, in an I/O thread. Two at the same time take the interpreter's lock from each other. They
+take as long as one after the other, and more CPU time. The most recent results are kept, because consumers of
+different groups read the same batches.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ from millrace.records.control import (
     read_control_type,
     read_end_marker,
 )
-from millrace.records.conversion import RecordFormat, convert, rows_of_opaque
+from millrace.records.conversion import RecordFormat, convert, rows_of_decoded, rows_of_opaque
 from millrace.records.decoding import DecodedBatch, SchemaOf, Wanted, decode_batch, decode_range
 from millrace.records.entry_header import message_bytes, read_entry_header
 from millrace.records.header import (
@@ -143,6 +143,7 @@ __all__ = [
     "read_rows",
     "read_statistics",
     "recompress_batch",
+    "rows_of_decoded",
     "rows_of_opaque",
     "scan_headers",
     "seal",

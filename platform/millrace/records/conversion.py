@@ -112,22 +112,22 @@ def convert(
         yield from conversion.of_group(group)
 
 
-def rows_of_opaque(batch: ReadableBuffer, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> bytes:
+def rows_of_opaque(batch: ReadableBuffer) -> bytes:
     """Return a columnar batch of an opaque topic as a batch of rows, for a caller that has verified its checksum.
 
     Raises ``UnsupportedForFormatError`` for a batch of a typed topic, and the errors of ``decode_batch``.
     """
     header = read_header(batch)
     _check_is_opaque(batch, 0, header)
-    decoded = decode_batch(as_arrow_buffer(batch), 0, header, _no_schema, max_bytes=max_bytes)
-    return _rows_of(decoded, Compression.of(header.compression))
+    decoded = decode_batch(as_arrow_buffer(batch), 0, header, _no_schema)
+    return rows_of_decoded(decoded, decoded.columns, Compression.of(header.compression))
 
 
-def _rows_of(batch: DecodedBatch, compression: Compression) -> bytes:
-    """Write a whole opaque batch as rows."""
+def rows_of_decoded(batch: DecodedBatch, columns: pa.RecordBatch, compression: Compression) -> bytes:
+    """Write the keys and values in ``columns`` as a batch of rows, with all other fields of a whole decoded batch."""
     header = batch.header
     return build_rows_batch_of_columns(
-        batch.columns,
+        columns,
         timestamps_ms=batch.timestamps_ms() if header.count else header.max_timestamp,
         headers=batch.headers,
         offsets=batch.offsets() if batch.has_gaps else None,
@@ -280,7 +280,7 @@ class _Conversion:
     ) -> bytes:
         _check_is_opaque(buffer, position, header)
         batch = validate_batch(buffer, position, header, self.schema_of, max_bytes=self.max_bytes)
-        return _rows_of(batch, compression)
+        return rows_of_decoded(batch, batch.columns, compression)
 
     def _columnar_of_rows(
         self, buffer: pa.Buffer, position: int, header: BatchHeader, compression: Compression

@@ -1,4 +1,4 @@
-"""Where the records of rows batches begin and end: the only work on rows that goes from record to record.
+"""Bounds of the records in rows batches. Finding them is the only part of fast reading that goes from record to record.
 
 A record begins with its length, at the end of the record before it. One batch is walked by a loop in Python, which
 takes some 100 ns a record. Many batches, as a Kafka producer sends them, are walked by numpy at the same time. Each

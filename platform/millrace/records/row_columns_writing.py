@@ -112,14 +112,18 @@ def _join_records(
     if headers is not None and len(headers) != count:
         raise InvalidRecordError(f"headers of {len(headers)} records for {count}")
     key_sizes, value_sizes = _sizes(key), _sizes(value)
-    attributes = VarintTable(np.zeros(count, np.int64))
+    zeros = VarintTable(np.zeros(count, np.int64))  # the attributes, and the number of headers if there are none
     key_table, value_table = VarintTable(key_sizes), VarintTable(value_sizes)
-    before_key = [attributes, VarintTable(timestamp_deltas), VarintTable(offset_deltas), key_table]
+    before_key = [zeros, VarintTable(timestamp_deltas), VarintTable(offset_deltas), key_table]
     lengths = sum(table.sizes for table in before_key) + value_table.sizes + np.maximum(key_sizes, 0)
     lengths = lengths + np.maximum(value_sizes, 0)
     if headers is None:
         lengths += 1
-        before_key = [attributes, VarintTable(lengths), *before_key]  # with the 0 headers of the record before
+        before_key = [
+            zeros,
+            VarintTable(lengths),
+            *before_key,
+        ]  # the number of headers of the record before comes first
         parts = [value]
     else:
         tail = _join_headers(headers)

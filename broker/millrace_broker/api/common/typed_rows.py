@@ -70,15 +70,8 @@ def rows_of_columns(record_codec: RecordCodec, schema_of: SchemaOf, batch: memor
         raise UnsupportedForFormatError(
             f"the batch with base offset {header.base_offset} cannot be written for Kafka clients: {error.message}"
         ) from error
-    return codec.build_rows_batch_of_columns(
-        pa.RecordBatch.from_arrays([keys, values], schema=codec.OPAQUE_SCHEMA),
-        timestamps_ms=decoded.timestamps_ms() if header.count else header.max_timestamp,
-        headers=decoded.headers,
-        offsets=decoded.offsets(),
-        last_offset=header.last_offset,
-        compression=Compression.of(header.compression),
-        **codec.carried_over(header),
-    )
+    columns = pa.RecordBatch.from_arrays([keys, values], schema=codec.OPAQUE_SCHEMA)
+    return codec.rows_of_decoded(decoded, columns, Compression.of(header.compression))
 
 
 def _refusal(topic_name: str, count: int, faults: dict[int, str]) -> InvalidRecordError:
