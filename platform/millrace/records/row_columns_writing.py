@@ -119,11 +119,7 @@ def _join_records(
     lengths = lengths + np.maximum(value_sizes, 0)
     if headers is None:
         lengths += 1
-        before_key = [
-            zeros,
-            VarintTable(lengths),
-            *before_key,
-        ]  # the number of headers of the record before comes first
+        before_key = [zeros, VarintTable(lengths), *before_key]  # begins with the 0 headers of the record before
         parts = [value]
     else:
         tail = _join_headers(headers)
