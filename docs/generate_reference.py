@@ -29,10 +29,9 @@ from millrace.config.topic import TopicConfig
 from millrace.config.topic_defaults import TOPIC_DEFAULTS
 from millrace.config.update_modes import UpdateMode
 from millrace.coordination.zookeeper_config import ZooKeeperConfig
-from millrace.kafka_protocol.calls.table import NAMES, ApiKey
-from millrace.kafka_protocol.lookup import request_class
+from millrace.kafka_protocol.calls.table import NAMES, VERSIONS, ApiKey
 from millrace_broker.kafka_api import KafkaState, kafka_calls
-from millrace_broker.kafka_api.differences import DIFFERENCES, reason_of
+from millrace_broker.kafka_api.differences import DIFFERENCES, UNANSWERED
 from pyspark_millrace.options.reference import READ_OPTIONS, WRITE_OPTIONS, Option
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -157,11 +156,10 @@ def _kafka_page() -> str:
     calls = kafka_calls(KafkaState(BrokerConfig.load({})))
     rows = []
     for key in ApiKey:
-        message = request_class(key)
-        kafka = f"{message.VERSION_MIN} to {message.VERSION_MAX}"
+        kafka = f"{VERSIONS[key][0]} to {VERSIONS[key][-1]}"
         call = calls.get(key)
         here = "" if call is None else f"{call.versions[0]} to {call.versions[-1]}"
-        note = reason_of(key) if call is None else DIFFERENCES.get(key, "")
+        note = UNANSWERED[key] if call is None else DIFFERENCES.get(key, "")
         rows.append((int(key), NAMES[key], here, kafka, note))
     return (
         "# Calls of Kafka\n\nCalls that the broker answers to Kafka's clients, with their versions here and in Kafka "

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import importlib
 import logging
 import os
 import signal
@@ -79,11 +80,23 @@ def broker(
         raise UsageError(f"--log-level {log_level}: expected DEBUG, INFO, WARNING or ERROR")
     keep_heaps_small()
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC failures become exceptions, and we log those
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # the search reads the metadata of all packages
     logging.basicConfig(level=level, format=_LOG_FORMAT, stream=sys.stderr)
+    _import_server()
     loaded = load_config(config, data_dir=data_dir, listen=listen, options=option or [])
     serving = _run(loaded, until_input_ends=until_input_ends)
     with asyncio.Runner(loop_factory=spinning_loop) as runner:
         runner.run(serving)
+
+
+def _import_server() -> None:
+    """Import the broker without garbage collections, which would look at 100,000 objects several times for nothing."""
+    gc.disable()
+    try:
+        importlib.import_module("millrace_broker.server")
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def load_config(config: Path | None, *, data_dir: str | None, listen: str | None, options: list[str]) -> BrokerConfig:

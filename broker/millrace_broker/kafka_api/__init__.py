@@ -1,4 +1,4 @@
-"""Calls of Kafka, one module per call.
+"""Calls of Kafka, one module per call, imported at the call's first use.
 
 A module translates a request of Kafka to that of the handler in ``api``, and the answer back. The handlers, and with
 them all of the broker's state, are the same for clients of Kafka and of millrace. This layer has state of its own only

@@ -12,6 +12,8 @@ import logging
 import struct
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 from millrace.errors import InvalidRequestError, MillraceError, UnsupportedVersionError
@@ -60,11 +62,13 @@ Refusal = Callable[[Any, int, int], Message | None]
 
 @dataclass(frozen=True, slots=True)
 class KafkaCall:
-    """One call of Kafka, with the versions that this broker answers."""
+    """One call of Kafka, with the versions that this broker answers.
+
+    Its handler is the module of its name in this package, imported at the call's first use: the modules of all calls
+    and of their messages are a seventh of the broker's start and of its memory. Most brokers never use most of them.
+    """
 
     key: ApiKey
-    handle: Handler
-    refuse: Refusal
     state: KafkaState
     versions: range
     """Versions of requests that are answered."""
@@ -74,6 +78,16 @@ class KafkaCall:
     def name(self) -> str:
         """Kafka's name of the call."""
         return NAMES[self.key]
+
+    @property
+    def handle(self) -> Handler:
+        """Handler of the call."""
+        return _handler(self.key)[0]
+
+    @property
+    def refuse(self) -> Refusal:
+        """Maker of the response to a request that failed as a whole."""
+        return _handler(self.key)[1]
 
     def begin(
         self, broker: Broker, head: Head, content: Buffer, position: int, context: RequestContext
@@ -126,6 +140,12 @@ class KafkaCall:
     def refusal(self, head: Head, error: MillraceError) -> None:
         """Return no response to a request that cannot be read, so that its connection is closed."""
         return
+
+
+@cache
+def _handler(key: ApiKey) -> tuple[Handler, Refusal]:
+    module = import_module(f"{__package__}.{key.name.lower()}")
+    return module.handle, module.refuse
 
 
 def _throttled(response: Message | None, context: RequestContext) -> Message | None:

@@ -34,7 +34,6 @@ DIFFERENCES: Final = {
 }
 """Known differences, by call."""
 
-_NOT_YET: Final = "not yet"
 _KRAFT: Final = "no KRaft here"
 _SHARE_STATE: Final = "between brokers of Kafka; here the group's coordinator has the state"
 
@@ -48,9 +47,4 @@ UNANSWERED: Final = {
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: "not advertised, as by a Kafka broker without a metrics receiver",
     ApiKey.PUSH_TELEMETRY: "not advertised, as by a Kafka broker without a metrics receiver",
 }
-"""Calls that are not answered, with the reason. All others that are not in the table are not answered yet."""
-
-
-def reason_of(key: ApiKey) -> str:
-    """Return why a call is not answered."""
-    return UNANSWERED.get(key, _NOT_YET)
+"""Calls that are not answered, with the reason."""

@@ -1,7 +1,8 @@
 """Entry point of the ``millrace`` command.
 
 Invariant: ``millrace --help`` and the start of one sub-command import no other sub-command. The overview shows the
-first line of a sub-command's docstring, which is read from the source without running it.
+first line of a sub-command's docstring, which is read from the source without running it. Any installed package may
+add sub-commands.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import ast
 import importlib.util
 import sys
 from functools import cached_property
-from importlib.metadata import EntryPoint, entry_points, version
+from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -36,10 +37,19 @@ class LazyGroup(TyperGroup):
     _is_running = False
 
     @cached_property
+    def _own(self) -> dict[str, EntryPoint]:
+        """Return the commands of millrace itself, whose lookup does not read the metadata of all packages."""
+        own = {name: EntryPoint(name, value, ENTRY_POINT_GROUP) for name, value in _OWN_COMMANDS.items()}
+        try:
+            found = distribution("millrace").entry_points.select(group=ENTRY_POINT_GROUP)
+        except PackageNotFoundError:  # a checkout that is not installed
+            return own
+        return own | {entry.name: entry for entry in found}
+
+    @cached_property
     def _entries(self) -> dict[str, EntryPoint]:
         found = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
-        own = {name: EntryPoint(name, value, ENTRY_POINT_GROUP) for name, value in _OWN_COMMANDS.items()}
-        return dict(sorted({**own, **found}.items()))
+        return dict(sorted({**found, **self._own}.items()))
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands."""
@@ -55,7 +65,7 @@ class LazyGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the command of that name: the real one if it runs, otherwise a stub with its summary."""
-        entry = self._entries.get(cmd_name)
+        entry = self._own.get(cmd_name) or self._entries.get(cmd_name)
         if entry is None:
             return None
         return _load(entry) if self._is_running else TyperCommand(cmd_name, help=_summary(entry))

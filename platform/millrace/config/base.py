@@ -32,8 +32,14 @@ def field_name(option: str) -> str:
 class Config(BaseModel):
     """Base class of all configurations. ``--help`` and the docs show each field's ``description``."""
 
+    # Validators are built at first use: most classes are only parts of another, which has its own.
     model_config = ConfigDict(
-        alias_generator=option_name, populate_by_name=True, extra="forbid", frozen=True, validate_default=True
+        alias_generator=option_name,
+        populate_by_name=True,
+        extra="forbid",
+        frozen=True,
+        validate_default=True,
+        defer_build=True,
     )
 
     renamed: ClassVar[Mapping[str, str]] = {}

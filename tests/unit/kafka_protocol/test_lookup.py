@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millrace.errors import UnsupportedVersionError
-from millrace.kafka_protocol.calls.table import ApiKey
+from millrace.kafka_protocol.calls.table import VERSIONS, ApiKey
 from millrace.kafka_protocol.lookup import (
     request_class,
     request_header_version,
@@ -19,6 +19,7 @@ def test_each_call_has_a_request_and_a_response_of_the_same_versions() -> None:
         request, response = request_class(call), response_class(call)
         assert request.API_KEY == response.API_KEY == call
         assert (request.VERSION_MIN, request.VERSION_MAX) == (response.VERSION_MIN, response.VERSION_MAX)
+        assert VERSIONS[call] == range(request.VERSION_MIN, request.VERSION_MAX + 1)
         assert request.__name__.removesuffix("Request") == response.__name__.removesuffix("Response")
 
 

@@ -195,6 +195,11 @@ def _table(release: Release) -> str:
     lines += ["", "", "NAMES: Final = {"]
     lines += [f'    ApiKey.{snake_case(name).upper()}: "{name}",' for name in names.values()]
     lines += ["}", '"""Kafka\'s name of a call; ``<name>Request`` and ``<name>Response`` are its messages."""']
+    lines += ["VERSIONS: Final = {"]
+    for key, name in names.items():
+        versions = parse_versions(calls[key]["request"]["validVersions"])
+        lines.append(f"    ApiKey.{snake_case(name).upper()}: range({versions.first}, {versions.last + 1}),")
+    lines += ["}", '"""Versions of a call in Kafka, those of its messages."""']
     unstable = [names[key] for key, each in sorted(calls.items()) if each["request"].get("latestVersionUnstable")]
     lines.append(f'KAFKA_VERSION: Final = "{release.kafka_version}"')
     lines.append('"""Release of Kafka whose definitions these are."""')
