@@ -198,7 +198,8 @@ def _table(release: Release) -> str:
     lines += ["VERSIONS: Final = {"]
     for key, name in names.items():
         versions = parse_versions(calls[key]["request"]["validVersions"])
-        lines.append(f"    ApiKey.{snake_case(name).upper()}: range({versions.first}, {versions.last + 1}),")
+        first = f"{versions.first}, " if versions.first else ""
+        lines.append(f"    ApiKey.{snake_case(name).upper()}: range({first}{versions.last + 1}),")
     lines += ["}", '"""Versions of a call in Kafka, those of its messages."""']
     unstable = [names[key] for key, each in sorted(calls.items()) if each["request"].get("latestVersionUnstable")]
     lines.append(f'KAFKA_VERSION: Final = "{release.kafka_version}"')
