@@ -1,4 +1,4 @@
-"""Differences from Kafka 4.3 in the calls of Kafka: the notes of ``docs/reference/kafka-calls.md``."""
+"""Differences from Kafka 4.3 in the calls of Kafka: the notes of ``docs/kafka-compatibility.md``."""
 
 from __future__ import annotations
 

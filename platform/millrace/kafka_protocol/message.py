@@ -56,6 +56,8 @@ class Message:
         cls.__init__(self, **fields)
 
     def __eq__(self, other: object) -> bool:
+        if other is self:  # a default, which most tagged fields have
+            return True
         if other.__class__ is not self.__class__:
             return NotImplemented
         return self._values() == cast(Self, other)._values()
