@@ -162,8 +162,8 @@ def _kafka_page() -> str:
         note = UNANSWERED[key] if call is None else DIFFERENCES.get(key, "")
         rows.append((int(key), NAMES[key], here, kafka, note))
     return (
-        "# Compatibility with Kafka\n\nCalls that the broker answers to Kafka's clients, with their versions here and in Kafka "
-        "4.3, and what is known to differ. Calls without versions are not answered, and not advertised.\n\n"
+        "# Compatibility with Kafka\n\nCalls that the broker answers to Kafka's clients, with their versions "
+        "here and in Kafka 4.3, and what is known to differ. Calls without versions are not answered, and not advertised.\n\n"
         + _table(("key", "call", "versions here", "versions in Kafka", "differences"), rows)
     )
 
@@ -180,8 +180,12 @@ def pages() -> Mapping[str, str]:
         "reference/options/group.md": _config_page(
             "Group options", "Set them with `millrace configs alter --entity-type groups`.", GroupConfig
         ),
-        "reference/options/producer.md": _config_page("Producer options", "`Producer({...})` takes these names.", ProducerConfig),
-        "reference/options/consumer.md": _config_page("Consumer options", "`Consumer({...})` takes these names.", ConsumerConfig),
+        "reference/options/producer.md": _config_page(
+            "Producer options", "`Producer({...})` takes these names.", ProducerConfig
+        ),
+        "reference/options/consumer.md": _config_page(
+            "Consumer options", "`Consumer({...})` takes these names.", ConsumerConfig
+        ),
         "reference/options/share-consumer.md": _config_page(
             "Share consumer options", "`ShareConsumer({...})` takes these names.", ShareConsumerConfig
         ),
