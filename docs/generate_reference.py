@@ -163,8 +163,8 @@ def _kafka_page() -> str:
         rows.append((int(key), NAMES[key], here, kafka, note))
     return (
         "# Compatibility with Kafka\n\nCalls that the broker answers to Kafka's clients, with their versions "
-        "here and in Kafka 4.3, and what is known to differ. Calls without versions are not answered, and not advertised.\n\n"
-        + _table(("key", "call", "versions here", "versions in Kafka", "differences"), rows)
+        "here and in Kafka 4.3, and what is known to differ. Calls without versions are not answered, and "
+        "not advertised.\n\n" + _table(("key", "call", "versions here", "versions in Kafka", "differences"), rows)
     )
 
 
