@@ -8,15 +8,18 @@ the option, the value and the accepted values.
 from __future__ import annotations
 
 import difflib
+import threading
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from millrace.config.secrets import is_secret, shown
 from millrace.errors import InvalidConfigError
+
+_BUILDING: Final = threading.RLock()
 
 
 def option_name(field: str) -> str:
@@ -44,6 +47,12 @@ class Config(BaseModel):
 
     renamed: ClassVar[Mapping[str, str]] = {}
     """Current names of options by their earlier dotted names. An earlier name is accepted with a ``FutureWarning``."""
+
+    @classmethod
+    def model_rebuild(cls, **options: Any) -> bool | None:
+        """Build the validator at first use, in one thread: before 2.14, pydantic does it in several at once."""
+        with _BUILDING:
+            return super().model_rebuild(**options)
 
     @classmethod
     def load(cls, values: Mapping[str, Any]) -> Self:
