@@ -213,15 +213,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a page is out of date")
     check = parser.parse_args().check
-    stale = [name for name, text in pages().items() if not _is_current(DOCS / name, text)]
+    stale = {name: text for name, text in pages().items() if not _is_current(DOCS / name, text)}
     if check:
         for name in stale:
             print(f"docs/{name} is out of date: run `python docs/generate_reference.py`", file=sys.stderr)
         return int(bool(stale))
-    for name in stale:
+    for name, text in stale.items():
         path = DOCS / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(pages()[name], encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
         print(f"wrote docs/{name}")
     return 0
 

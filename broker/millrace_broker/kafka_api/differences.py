@@ -1,4 +1,7 @@
-"""Differences from Kafka 4.3 in the calls of Kafka: the notes of ``docs/kafka-compatibility.md``."""
+"""Differences from Kafka 4.3 in the calls of Kafka, and the calls that are not answered.
+
+``table`` serves all other calls. ``docs/kafka-compatibility.md`` shows both.
+"""
 
 from __future__ import annotations
 

@@ -191,20 +191,21 @@ def _table(release: Release) -> str:
         "",
     ]
     names = {key: each["request"]["name"].removesuffix("Request") for key, each in sorted(calls.items())}
-    lines += [f"    {snake_case(name).upper()} = {key}" for key, name in names.items()]
+    constants = {key: snake_case(name).upper() for key, name in names.items()}
+    lines += [f"    {constant} = {key}" for key, constant in constants.items()]
     lines += ["", "", "NAMES: Final = {"]
-    lines += [f'    ApiKey.{snake_case(name).upper()}: "{name}",' for name in names.values()]
+    lines += [f'    ApiKey.{constants[key]}: "{name}",' for key, name in names.items()]
     lines += ["}", '"""Kafka\'s name of a call; ``<name>Request`` and ``<name>Response`` are its messages."""']
     lines += ["VERSIONS: Final = {"]
-    for key, name in names.items():
+    for key, constant in constants.items():
         versions = parse_versions(calls[key]["request"]["validVersions"])
         first = f"{versions.first}, " if versions.first else ""
-        lines.append(f"    ApiKey.{snake_case(name).upper()}: range({first}{versions.last + 1}),")
+        lines.append(f"    ApiKey.{constant}: range({first}{versions.last + 1}),")
     lines += ["}", '"""Versions of a call in Kafka, those of its messages."""']
-    unstable = [names[key] for key, each in sorted(calls.items()) if each["request"].get("latestVersionUnstable")]
+    unstable = [constants[key] for key in constants if calls[key]["request"].get("latestVersionUnstable")]
     lines.append(f'KAFKA_VERSION: Final = "{release.kafka_version}"')
     lines.append('"""Release of Kafka whose definitions these are."""')
-    members = ", ".join(f"ApiKey.{snake_case(name).upper()}" for name in unstable)
+    members = ", ".join(f"ApiKey.{constant}" for constant in unstable)
     lines += [f"LATEST_UNSTABLE: Final = frozenset(({members}{',' if unstable else ''}))"]
     lines += ['"""Calls whose newest version is not offered unless unstable versions are enabled."""']
     return "\n".join(lines) + "\n"
