@@ -9,12 +9,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from millrace.clients import (
     Admin,
+    OffsetAndMetadata,
     RebalanceListener,
     TopicPartition,
 )
@@ -253,3 +255,16 @@ def test_members_live_through_a_restart_of_the_broker(tmp_path: Path) -> None:
         group.close()
     finally:
         broker.stop()
+
+
+def test_the_first_commits_wait_until_the_offsets_topic_has_leaders(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path / "data", **QUICK_GROUPS) as broker:
+        groups = [Group(broker, f"group-{number}") for number in range(8)]
+        groups[0].create_topic(1, 1, "topic")
+        partition = TopicPartition("topic", 0)
+        consumers = [group.consumer() for group in groups]
+        with ThreadPoolExecutor(len(consumers)) as threads:
+            list(threads.map(lambda consumer: consumer.commit({partition: 1}), consumers))
+        assert [each.committed([partition])[partition] for each in consumers] == [OffsetAndMetadata(offset=1)] * 8
+        for group in groups:
+            group.close()

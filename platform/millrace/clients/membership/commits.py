@@ -95,7 +95,6 @@ class Commits:
         return max(deadline - now, 0.05)
 
     def _submit(self, commit: Commit, on_done: OnCommit) -> None:
-        self._coordinator.address()  # cached from here on, so that the queue advances without the caller
         with self._lock:
             self._callbacks[id(commit)] = on_done
             self._queue = self._queue.submitted(commit)
@@ -121,7 +120,7 @@ class Commits:
         if commit is None:
             return
         try:
-            address = self._coordinator.address()
+            address = self._coordinator.address(_ms_left(commit))
             timeout_s = self._connections.config.request_timeout_ms / 1000
             self._connections.begin(
                 _OFFSET_COMMIT,
@@ -140,7 +139,8 @@ class Commits:
             except MillraceError as refusal:
                 error = refusal
         self._answered(commit, error)
-        if not self._connections.is_closed:
+        # The caller's thread looks up an unknown coordinator: here, a lookup would wait for its own response.
+        if self._coordinator.is_known and not self._connections.is_closed:
             self._send_next()
 
     def _answered(self, commit: Commit, error: MillraceError | None) -> None:
@@ -224,6 +224,10 @@ def _check_offset_fetch(response: pb.OffsetFetchResponse) -> None:
         for topic in group.topics:
             for entry in topic.partitions:
                 check_item(entry.error, f"{topic.name}-{entry.committed.partition}")
+
+
+def _ms_left(commit: Commit) -> int | None:
+    return None if commit.deadline is None else max(int((commit.deadline - time.monotonic()) * 1000), 1)
 
 
 def _commit_request(commit: Commit) -> pb.OffsetCommitRequest:

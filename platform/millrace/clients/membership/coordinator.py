@@ -57,6 +57,11 @@ class Coordinator:
             self._address = broker_address(found.node.host, found.node.port)
             return self._address
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the next call needs no lookup."""
+        return self._address is not None
+
     def forget(self) -> None:
         """Forget the coordinator, so that the next call looks it up again."""
         with self._lock:
