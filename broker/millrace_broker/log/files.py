@@ -239,22 +239,27 @@ class OsFiles:
 
     def open_read_only(self, path: Path) -> OsFile | None:
         """Open for reading."""
-        with _storage_errors("open", path):
-            try:
-                return OsFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-            except FileNotFoundError:
-                return None
+        try:  # no context manager in operations that the loading of each log needs
+            return OsFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _storage_error("open", path, error) from error
 
     def map(self, path: Path) -> memoryview | None:
         """Map a whole file."""
-        with _storage_errors("map", path):
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                with open(path, "rb", buffering=0) as file:
-                    if os.fstat(file.fileno()).st_size == 0:
-                        return memoryview(b"")
-                    return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-            except FileNotFoundError:
-                return None
+                if os.fstat(descriptor).st_size == 0:
+                    return memoryview(b"")
+                return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+            finally:
+                os.close(descriptor)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _storage_error("map", path, error) from error
 
     def forget_cached(self, path: Path) -> None:
         """Drop a file's clean pages; the kernel also counts pages that it failed to write as clean."""
@@ -267,19 +272,29 @@ class OsFiles:
 
     def read_bytes(self, path: Path) -> bytes | None:
         """Read a whole file."""
-        with _storage_errors("read", path):
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                return path.read_bytes()
-            except FileNotFoundError:
-                return None
+                size_bytes = os.fstat(descriptor).st_size
+                data = os.read(descriptor, size_bytes)
+                while len(data) < size_bytes and (more := os.read(descriptor, size_bytes - len(data))):
+                    data += more
+                return data
+            finally:
+                os.close(descriptor)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _storage_error("read", path, error) from error
 
     def names(self, directory: Path) -> list[str]:
         """Return the names in a directory, sorted."""
-        with _storage_errors("list", directory):
-            try:
-                return sorted(os.listdir(directory))
-            except FileNotFoundError:
-                return []
+        try:
+            return sorted(os.listdir(directory))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise _storage_error("list", directory, error) from error
 
     def is_directory(self, path: Path) -> bool:
         """Return whether ``path`` is a directory."""
@@ -296,11 +311,12 @@ class OsFiles:
         return None if status is None else status.st_mtime_ns // 1_000_000
 
     def _status(self, path: Path) -> os.stat_result | None:
-        with _storage_errors("stat", path):
-            try:
-                return os.stat(path)
-            except FileNotFoundError:
-                return None
+        try:
+            return os.stat(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _storage_error("stat", path, error) from error
 
     def set_modified_ms(self, path: Path, time_ms: int) -> None:
         """Set when a file counts as last modified."""

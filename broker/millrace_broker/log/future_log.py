@@ -143,7 +143,7 @@ class FutureLog:
                 self._files.set_modified_ms(self._path(segment.base_offset, _LOG), modified_ms)
             for suffix in _INDEXES:
                 self._copy_file(old, segment_file_name(segment.base_offset, suffix))
-        for offset in snapshot_offsets(self._files, old):
+        for offset in snapshot_offsets(self._files.names(old)):
             self._copy_file(old, segment_file_name(offset, SNAPSHOT))
         write_snapshot_file(self._files, self.directory, self._local.offsets.end, self._producers.states)
         write_epochs(self._files, self.directory / LEADER_EPOCHS, self._epoch_cache.epochs.entries)

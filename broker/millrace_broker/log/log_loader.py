@@ -17,7 +17,7 @@ It finds the segments, repairs the leftovers of a crash, and rebuilds the state 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -39,7 +39,7 @@ from millrace_broker.log.files import TEMPORARY, Files
 from millrace_broker.log.index_builder import IndexBuilder
 from millrace_broker.log.leader_epochs import LeaderEpochs
 from millrace_broker.log.open_segments import OpenSegments
-from millrace_broker.log.producer_state_rebuild import rebuild_producer_states
+from millrace_broker.log.producer_state_rebuild import rebuild_producer_states, snapshot_offsets
 from millrace_broker.log.producer_states import ProducerStates
 from millrace_broker.log.segment import Segment
 from millrace_broker.log.segment_recovery import SoundPart, check_segment
@@ -80,13 +80,13 @@ class LogLoader:
         what was synced. A log that ``starts_remotely`` may start before its first segment. The records in between are
         in the remote store. Raises ``StorageError`` for damage before the recovery point, and the errors of the disk.
         """
-        self._remove_leftovers()
-        segments = self._find_segments(log_start_offset)
-        was_clean = was_clean and self._ends_at(segments[-1], recovery_point)
+        names = self._names_without_leftovers()
+        segments = self._find_segments(names, log_start_offset)
+        log_end_offset = self._clean_end(segments[-1], recovery_point) if was_clean else None
         recovered_from = None
-        if not was_clean:
+        if log_end_offset is None:
             segments, recovered_from = self._recover(segments, recovery_point)
-        log_end_offset = _end_offset(segments[-1])
+            log_end_offset = _end_offset(segments[-1])
         if log_end_offset < (recovery_point or 0):
             raise StorageError(
                 f"{self.directory} ends at offset {log_end_offset}, but was synced up to offset {recovery_point}: "
@@ -102,6 +102,7 @@ class LogLoader:
         producers = rebuild_producer_states(
             self.files,
             self.directory,
+            snapshot_offsets(names),
             segments,
             log_end_offset,
             self.clock.now_ms(),
@@ -116,19 +117,19 @@ class LogLoader:
             epochs=epochs,
         )
 
-    def _ends_at(self, last: Segment, recovery_point: int | None) -> bool:
-        """Return whether a closed log is unchanged; otherwise something has changed its files since."""
+    def _clean_end(self, last: Segment, recovery_point: int | None) -> int | None:
+        """Return the end offset of a closed log; None if something has changed its files since."""
         try:
             end_offset = _end_offset(last)
         except CorruptBatchError as error:
             if recovery_point is None:  # it is unknown how much of the log was good
                 raise
             _LOG.error("%s was closed cleanly, but is damaged: %s", self.directory, error.message)
-            return False
+            return None
         if recovery_point is None or end_offset == recovery_point:
-            return True
+            return end_offset
         _LOG.error("%s was closed at offset %d, but ends at %d", self.directory, recovery_point, end_offset)
-        return False
+        return None
 
     # --- files ---------------------------------------------------------------------------------------------
 
@@ -152,14 +153,16 @@ class LogLoader:
             open_segments=self.open_segments,
         )
 
-    def _remove_leftovers(self) -> None:
-        """Remove unfinished and deleted files, and finish complete replacements.
+    def _names_without_leftovers(self) -> list[str]:
+        """Remove unfinished and deleted files, finish complete replacements, and return the names of all files then.
 
         A ``.swap`` log replaces all segments from its base offset to its last record. If a ``.cleaned`` log of a lower
         or equal base offset exists, the replacement was not complete, and its ``.swap`` files are removed (Kafka's
         ``LogLoader.removeTempFilesAndCollectSwapFiles``).
         """
         names = self.files.names(self.directory)
+        if not any(name.endswith((DELETED, CLEANED, TEMPORARY, SWAP)) for name in names):
+            return names
         unfinished = [int(name[:20]) for name in names if name.endswith(CLEANED) and name[:20].isdigit()]
         for name in names:
             if name.endswith((DELETED, CLEANED, TEMPORARY)):
@@ -173,6 +176,7 @@ class LogLoader:
                 self.files.remove(self.directory / name)
             elif parsed[1] == LOG:
                 self._finish_swap(parsed[0])
+        return self.files.names(self.directory)
 
     def _finish_swap(self, base_offset: int) -> None:
         path = self.directory / segment_file_name(base_offset, LOG)
@@ -195,8 +199,8 @@ class LogLoader:
                 self.files.rename(self.directory / (name + SWAP), self.directory / name)
         self.files.sync_directory(self.directory)
 
-    def _find_segments(self, log_start_offset: int) -> list[Segment]:
-        parsed = [(name, parse_segment_file_name(name)) for name in self.files.names(self.directory)]
+    def _find_segments(self, names: Sequence[str], log_start_offset: int) -> list[Segment]:
+        parsed = [(name, parse_segment_file_name(name)) for name in names]
         bases = {found[0] for _, found in parsed if found is not None and found[1] == LOG}
         for name, found in parsed:
             if found is not None and found[1] in SEGMENT_SUFFIXES and found[0] not in bases:

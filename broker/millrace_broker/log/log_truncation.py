@@ -19,7 +19,12 @@ from millrace_broker.log.index_builder import IndexBuilder
 from millrace_broker.log.leader_epoch_cache import LeaderEpochFileCache
 from millrace_broker.log.local_log import LocalLog
 from millrace_broker.log.producer_state_manager import ProducerStateManager
-from millrace_broker.log.producer_state_rebuild import ended_since, rebuild_producer_states, remove_snapshots
+from millrace_broker.log.producer_state_rebuild import (
+    ended_since,
+    rebuild_producer_states,
+    remove_snapshots,
+    snapshot_offsets,
+)
 from millrace_broker.log.recent_end import NOTHING_RECENT
 from millrace_broker.log.segment import Segment
 from millrace_broker.log.segment_list import floor
@@ -151,6 +156,7 @@ class LogTruncation:
             rebuild_producer_states(
                 local.files,
                 local.directory,
+                snapshot_offsets(local.files.names(local.directory)),
                 self._segments.current,
                 end_offset,
                 local.clock.now_ms(),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +41,7 @@ _RECALLED_SEGMENTS: Final = 2
 def rebuild_producer_states(
     files: Files,
     directory: Path,
+    snapshots: Sequence[int],
     segments: Sequence[Segment],
     log_end_offset: int,
     now_ms: int,
@@ -49,15 +50,17 @@ def rebuild_producer_states(
 ) -> ProducerStates:
     """Return the producer states at the log end; remove snapshots that are damaged or beyond the end.
 
-    Snapshots beyond ``recovered_from``, the first recovered segment, are removed too. A snapshot is synced when it is
-    written, but its batches may have been lost. The transaction indexes of recovered segments are rebuilt. Missing
-    snapshots at the starts of segments that had to be read are written.
+    ``snapshots`` are the directory's ``snapshot_offsets``. Those beyond ``recovered_from``, the first recovered
+    segment, are removed too. A snapshot is synced when it is written, but its batches may have been lost. The
+    transaction indexes of recovered segments are rebuilt. Missing snapshots at the starts of segments that had to be
+    read are written.
     """
     snapshot_end = log_end_offset if recovered_from is None else min(recovered_from, log_end_offset)
-    for offset in snapshot_offsets(files, directory):
+    for offset in snapshots:
         if offset > snapshot_end:
             files.remove(directory / segment_file_name(offset, SNAPSHOT))
-    producers, start_offset = _load_snapshot(files, directory, segments[0].base_offset, snapshot_end, now_ms)
+    kept = [offset for offset in snapshots if offset <= snapshot_end]
+    producers, start_offset = _load_snapshot(files, directory, kept, segments[0].base_offset, now_ms)
     _recall(producers, segments, start_offset, now_ms)
     for segment in segments[floor(segments, start_offset) :]:
         if segment is not segments[0] and segment.base_offset > start_offset:
@@ -78,7 +81,8 @@ def ended_since(
     if not any(header.is_control for _, _, header in _batches(segments, offset)):
         return ()
     # The starts of transactions follow only from the producer states before them.
-    producers, start_offset = _load_snapshot(files, directory, segments[0].base_offset, offset, now_ms)
+    before = [each for each in snapshot_offsets(files.names(directory)) if each <= offset]
+    producers, start_offset = _load_snapshot(files, directory, before, segments[0].base_offset, now_ms)
     ended = [
         completed
         for segment, position, header in _batches(segments, start_offset)
@@ -96,14 +100,14 @@ def _batches(segments: Sequence[Segment], start_offset: int) -> Iterator[tuple[S
 
 
 def _load_snapshot(
-    files: Files, directory: Path, first_offset: int, end_offset: int, now_ms: int
+    files: Files, directory: Path, snapshots: Sequence[int], first_offset: int, now_ms: int
 ) -> tuple[ProducerStates, int]:
-    """Read the newest good snapshot up to an offset; returns the states, and the offset to read the log from.
+    """Read the newest good one of these snapshots; returns the states, and the offset to read the log from.
 
     Newer damaged snapshots are removed.
     """
     producers = ProducerStates()
-    for offset in reversed([each for each in snapshot_offsets(files, directory) if each <= end_offset]):
+    for offset in reversed(snapshots):
         path = directory / segment_file_name(offset, SNAPSHOT)
         try:
             entries = read_snapshot(files.read_bytes(path) or b"")
@@ -185,12 +189,12 @@ def write_snapshot_file(files: Files, directory: Path, offset: int, producers: P
 
 def remove_snapshots(files: Files, directory: Path, *, kept: Container[int] = ()) -> None:
     """Remove the producer snapshots of a partition directory, except those at the ``kept`` offsets."""
-    for offset in snapshot_offsets(files, directory):
+    for offset in snapshot_offsets(files.names(directory)):
         if offset not in kept:
             files.remove(directory / segment_file_name(offset, SNAPSHOT))
 
 
-def snapshot_offsets(files: Files, directory: Path) -> list[int]:
-    """Return the offsets of the producer snapshots in a partition directory."""
-    parsed = (parse_segment_file_name(name) for name in files.names(directory))
-    return sorted(found[0] for found in parsed if found is not None and found[1] == SNAPSHOT)
+def snapshot_offsets(names: Iterable[str]) -> list[int]:
+    """Return the offsets of the producer snapshots among the names of a partition directory's files, in order."""
+    parsed = (parse_segment_file_name(name) for name in names if name.endswith(SNAPSHOT))
+    return sorted(found[0] for found in parsed if found is not None)
