@@ -107,25 +107,21 @@ def test_a_stream_of_any_limits_restarts_and_appends_gives_every_row_once(new_mo
     reader = stream(model, options)
     offset = checkpointed(reader.initialOffset())
     found = []
-    for _ in range(data.draw(st.integers(1, 6), "batches")):
-        grow(model, data)
+    for batch in range(data.draw(st.integers(1, 6), "batches")):
+        if batch:  # the first batch may find nothing
+            grow(model, data)
         limited = data.draw(st.booleans(), "limited")
         limit = reader.getDefaultReadLimit() if limited else ReadAllAvailable()
         end = checkpointed(reader.latestOffset(offset, limit))
-        is_logged = end != offset
         if data.draw(st.booleans(), "the driver dies after it logged the batch"):
             # Another process plans the same batch again from the logged offsets. By then the topic has grown.
             reader.stop()
             grow(model, data)
             reader = stream(model, options)
-            if "@initial" in offset:
+            # Spark logs its first batch even without records, and no other one without. Until the first batch is
+            # complete, it asks for the initial offsets again, and "latest" may have moved.
+            if not batch:
                 offset = checkpointed(reader.initialOffset())
-            if not is_logged:
-                # Spark logs no batch without records. A query that has not read any record yet starts from the
-                # beginning.
-                end = offset
-                if "@initial" in offset:
-                    began = {int(partition): start for partition, start in offset[model.name].items()}
         rows = rows_of(reader, reader.partitions(offset, end)) if end != offset else []
         assert not limited or len(rows) <= int(limits.get("maxOffsetsPerTrigger", len(rows)))
         found += rows

@@ -139,6 +139,8 @@ def _ranges(before: OffsetEntry | None, index: int, end: StreamOffsets) -> list[
     start = before.sources[index] if before is not None and index < len(before.sources) else None
     if start is not None:
         return ranges_between(start, end)
+    if end.is_initial:
+        return []
     if end.started_from is None:
         return None
     return ranges_between(StreamOffsets(end.started_from, end.topic_ids, is_initial=True), end)

@@ -5,7 +5,8 @@ Besides the topics it has these keys, which are no valid topic names:
 
 * ``@topic-ids``  the id of each topic, to detect a deleted and recreated topic (KIP-516);
 * ``@cluster`` the id of the cluster, to distinguish another cluster from recreated topics;
-* ``@initial``    true in the first offsets of a new query;
+* ``@initial``    true in the first offsets of a new query. Spark logs them as the end of its first batch if that batch
+  has no records. They are no end of any other batch, so a batch that ends there has none, wherever it starts;
 * ``@from``       in the end of the first batch: the offsets at which it starts;
 * ``@leader-epochs``  the last leader epoch of each log at planning. It detects a log that lost records already read and
   has grown again since (``log_divergence``). Checkpoints of older versions lack it;
@@ -141,10 +142,11 @@ def ranges_between(start: StreamOffsets, end: StreamOffsets) -> list[OffsetRange
     A partition that is absent from ``start`` begins at 0, as does every partition of a recreated topic. A partition
     whose log lost records already read begins at its offset in ``end.parted``.
 
-    A batch that ends at reset offsets has no ranges. Offsets that the reset skips are not read; offsets that it goes
+    A batch that ends at initial offsets has no ranges: when Spark repeats it, "latest" may have moved beyond them. A
+    batch that ends at reset offsets has none either. Offsets that the reset skips are not read; offsets that it goes
     back to are read by the next batch.
     """
-    if end.is_reset or end == start:
+    if end.is_initial or end.is_reset or end == start:
         return []
     begin = {**start.next_offsets, **end.parted}
     if start.is_initial and end.started_from is not None:
