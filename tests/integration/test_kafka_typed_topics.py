@@ -21,6 +21,7 @@ from millrace.kafka_protocol.calls.produce import (
 from millrace.payloads import PayloadKind
 from millrace.records import Compression, Record, build_rows_batch
 from millrace_broker.testing import EmbeddedBroker
+from pyspark_millrace import DefaultSource
 
 from .kafka_clients import consumer, producer, python_consumer, read, send
 from .kafka_wire import KafkaWire
@@ -263,6 +264,14 @@ def test_tombstones_of_both_kinds_of_client_are_null_values(
         (b'{"id":1}', b'{"id":1,"v":"a"}'),
         (b'{"id":1}', None),
     ]
+    rows = _columns(module_broker, topic, 2)
+    rows.validate(full=True)
+    assert [(field.name, field.nullable) for field in rows.schema][:2] == [("id", False), ("v", True)]
+    assert rows.column("v").to_pylist() == ["a", None]
+    source = DefaultSource({"kafka.bootstrap.servers": module_broker.bootstrap_servers, "subscribe": topic})
+    reader = source.reader(source.schema())
+    batches = [batch for task in reader.partitions() for batch in reader.read(task)]
+    assert pa.Table.from_batches(batches).to_pylist() == [{"id": 1, "v": "a"}, {"id": 1, "v": None}]
 
 
 @pytest.mark.parametrize("value_format", ["avro", "protobuf"])

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
+import pyarrow as pa
+
+from millrace.config.topic import KafkaValueFormat
 from millrace.coordinator_records import INTERNAL_TOPICS
 from millrace.errors import ListenerNotFoundError, MillraceError, TopicExistsError, UnknownTopicOrPartitionError
 from millrace.protocol import millrace_pb2 as pb
+from millrace.schemas import deserialize_schema, serialize_schema
 from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
@@ -70,7 +76,23 @@ def _describe(topic: pb.Topic, info: TopicInfo, *, include_schema: bool) -> None
     if include_schema and info.is_typed:
         newest = info.schemas[-1]
         topic.schema.CopyFrom(pb.Schema(id=newest.id, version=newest.version, arrow_schema=newest.arrow_schema))
-        topic.read_schema = info.read_schema
+        topic.read_schema = _read_schema(info)
+
+
+def _read_schema(info: TopicInfo) -> bytes:
+    """Return the schema in which clients read all rows. It is empty if the newest version serves.
+
+    Kafka clients delete a key by a record without a value, whose row has only key columns.
+    """
+    if not info.key_columns or info.config.kafka_value_format is KafkaValueFormat.NONE:
+        return info.read_schema
+    return _with_null_values(info.read_schema or info.schemas[-1].arrow_schema, info.key_columns)
+
+
+@lru_cache(maxsize=256)
+def _with_null_values(schema: bytes, key_columns: Sequence[str]) -> bytes:
+    fields = [each if each.name in key_columns else each.with_nullable(True) for each in deserialize_schema(schema)]
+    return serialize_schema(pa.schema(fields))
 
 
 def _hide_leaders(topic: pb.Topic, unreachable: set[int], listener: str) -> None:

@@ -81,6 +81,8 @@ def _comparison(leaf: Comparison, column: pa.Array) -> pa.BooleanArray:
 def _membership(leaf: Membership, column: pa.Array) -> pa.BooleanArray:
     column = _comparable(column)
     values = pa.array([each.value for each in leaf.values], column.type)
+    if pa.types.is_floating(column.type):  # is_in compares bits, and the sum of -0.0 and 0.0 is 0.0
+        column, values = pc.add(column, 0.0), pc.add(values, 0.0)
     found = pc.is_in(column, values)
     # Null for nulls, and for values that are not found if the list has a null.
     known = pc.and_(column.is_valid(), found) if leaf.has_null else column.is_valid()
