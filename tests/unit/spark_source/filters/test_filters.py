@@ -107,6 +107,7 @@ leaves = st.one_of(
     st.builds(Comparison, st.just("flag"), operators, st.booleans()),
     st.builds(NullCheck, st.sampled_from(["number", "word", "ratio", "tags"]), st.booleans()),
     st.builds(Membership, st.just("number"), st.lists(numbers, max_size=3).map(tuple), st.booleans(), st.booleans()),
+    st.builds(Membership, st.just("ratio"), st.lists(floats, max_size=3).map(tuple), st.booleans(), st.booleans()),
     st.builds(Membership, st.just("word"), st.lists(words, max_size=3).map(tuple), st.booleans(), st.booleans()),
     st.builds(TextMatch, st.just("word"), st.sampled_from(list(Matching)), words, st.booleans()),
 )
@@ -149,6 +150,13 @@ def test_nothing_is_ruled_out_that_matches(condition, rows):
     # A negation is true exactly where the condition is false.
     negated = rows_matching(bind(negate(condition), COLUMNS), table.column, len(rows))
     assert negated.to_pylist() == [None if each is None else not each for each in matching.to_pylist()]
+
+
+@pytest.mark.parametrize("condition", ["ratio = 0.0", "ratio IN (0.0, 5.0)", "ratio IN (-0.0)", "NOT ratio <> -0.0"])
+def test_both_zeros_are_equal(condition):
+    table = pa.RecordBatch.from_pylist([{"ratio": each} for each in (-0.0, 0.0, 7.0, None)], schema=SCHEMA)
+    matching = rows_matching(bind(parse_filter(condition), COLUMNS), table.column, 4)
+    assert matching.to_pylist() == [True, True, False, None]
 
 
 @pytest.mark.parametrize(
