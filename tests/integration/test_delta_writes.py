@@ -283,7 +283,8 @@ def test_changes_of_a_table_are_written_to_topics_in_order(spark, module_broker,
         f"INSERT INTO {name} VALUES (1, 'a'), (2, 'b'), (3, 'c')",
         f"UPDATE {name} SET word = 'A' WHERE id = 1",
         f"DELETE FROM {name} WHERE id = 2",
-        f"INSERT INTO {name} VALUES (2, 'B')",
+        f"INSERT INTO {name} VALUES (2, 'B'), (4, 'd'), (5, 'e')",
+        f"UPDATE {name} SET id = id + 1 WHERE id >= 4",
     ):
         spark.sql(statement)
 
@@ -295,7 +296,7 @@ def test_changes_of_a_table_are_written_to_topics_in_order(spark, module_broker,
 
     follow(opaque, "c1", starting_version=0)
     follow(typed.name, "c2")
-    expected = {1: ["a", "A"], 2: ["b", None, "B"], 3: ["c"]}
+    expected = {1: ["a", "A"], 2: ["b", None, "B"], 3: ["c"], 4: ["d", None], 5: ["e", "d"], 6: ["e"]}
     words = {}
     for record in records_of(servers, opaque):
         value = None if record.value is None else json.loads(record.value)["word"]
@@ -310,8 +311,8 @@ def test_changes_of_a_table_are_written_to_topics_in_order(spark, module_broker,
         upsert(str(tmp_path / "copy"), key=["id"]),
         tmp_path / "c3",
     )
-    assert rows_in(tmp_path / "copy") == [(1, "A"), (2, "B")]
-    assert len(records_of(servers, typed.name)) == 4
+    assert rows_in(tmp_path / "copy") == [(1, "A"), (2, "B"), (5, "d"), (6, "e")]
+    assert len(records_of(servers, typed.name)) == 6
 
 
 def test_invalid_options_are_refused_before_any_read(spark, changes, table, tmp_path):

@@ -25,6 +25,7 @@ CHANGE: Final = "_change_type"
 VERSION: Final = "_commit_version"
 TIME: Final = "_commit_timestamp"
 _DELETE, _BEFORE = "delete", "update_preimage"
+_HAS_ROW: Final = "_has_row_after_commit"
 
 
 def changes_to_topic(
@@ -125,13 +126,22 @@ class _Write:
 
 
 def in_order(changes: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Partition changes by key and sort them by commit, without the old versions of updated rows."""
+    """Partition changes by key and sort them by commit, without the old versions of updated rows.
+
+    An update of key columns leaves no row with the old key, so that its old version becomes a deletion.
+    """
+    from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
 
+    by_key = [F.col(quoted(name)) for name in key]
+    is_old = F.col(CHANGE) == _BEFORE
+    has_row = F.max(~F.col(CHANGE).isin(_DELETE, _BEFORE)).over(Window.partitionBy(*by_key, VERSION))
+    placed = changes.repartition(*by_key).withColumn(_HAS_ROW, has_row)
+    after = placed.where(~is_old | ~F.col(_HAS_ROW)).drop(_HAS_ROW)
+    after = after.withColumn(CHANGE, F.when(is_old, _DELETE).otherwise(F.col(CHANGE)))
     # A commit may delete a key and insert it again. The row after the commit counts.
     rank = F.when(F.col(CHANGE) == _DELETE, 0).otherwise(1)
-    after = changes.where(F.col(CHANGE) != _BEFORE)
-    return after.repartition(*(F.col(quoted(name)) for name in key)).sortWithinPartitions(F.col(VERSION), rank)
+    return after.sortWithinPartitions(VERSION, rank)
 
 
 def to_records(changes: DataFrame, key: Sequence[str], columns: Sequence[str], *, is_typed: bool) -> DataFrame:
