@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark_millrace.reading.reports import ReadCounters
 
 _TIME: Final = struct.Struct("=d")
-_STALE_S: Final = 86_400
+_STALE_S: Final = 600
 _PIECE_S: Final = 0.005
 _PIECE_BYTES_MIN: Final = 65_536
 
@@ -58,8 +58,13 @@ class SharedPace:
         self._rate = pace.bytes_per_second
         self._clock = clock
         folder.mkdir(mode=0o700, exist_ok=True)
-        _forget_old(folder)
-        self._file = os.open(folder / pace.token.hex, os.O_RDWR | os.O_CREAT, 0o600)
+        path = folder / pace.token.hex
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        else:
+            _forget_old(folder)  # once in a micro-batch, as each has a file of its own
 
     def spend(self, size_bytes: float) -> float:
         """Record a read of ``size_bytes``; returns the seconds to wait."""
@@ -75,7 +80,7 @@ class SharedPace:
         return until - now
 
     def close(self) -> None:
-        """Close the file. It stays for other tasks, and a task that starts a day later removes it."""
+        """Close the file. It stays for other tasks. Ten minutes after their last read, another plan's first task removes it."""
         os.close(self._file)
 
 
