@@ -80,7 +80,7 @@ class SharedPace:
         return until - now
 
     def close(self) -> None:
-        """Close the file. It stays for other tasks. Ten minutes after their last read, another plan's first task removes it."""
+        """Close the file. It stays for other tasks, and the first task of a later plan removes it."""
         os.close(self._file)
 
 
