@@ -251,8 +251,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
                 continue
             break
         if found.topic_ids:
-            # New topics must fit, because a running query reads one schema. Newer schema versions are accepted.
-            check_layout(self._layout, found.schema, topics=found.description)
+            # A running query reads one schema. New topics must have it. Topics that it reads may have evolved.
+            known = {*self._topics.topic_ids.values(), *(self._newer_topics or self._topics).topic_ids.values()}
+            for name, schema in found.schemas.items():
+                check_layout(self._layout, schema, topic=name, is_new=found.topic_ids[name] not in known)
             self._newer_topics = found
         return StreamOffsets(latest, found.topic_ids, cluster_id=cluster.cluster_id, leader_epochs=epochs)
 

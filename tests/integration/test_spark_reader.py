@@ -8,6 +8,7 @@ the readers.
 import json
 import pickle
 import time
+import uuid
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,6 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from millrace.clients import Producer
 from millrace.errors import BrokerUnavailableError, OffsetsLostError, UsageError
 from millrace_broker.testing import EmbeddedBroker
+from pyspark_millrace import DefaultSource
 
 from .reader_model import batches, checkpointed, rows_of, source, stream
 from .waiting import eventually
@@ -359,4 +361,36 @@ def test_offsets_are_asked_for_as_often_as_the_option_says(filled, monkeypatch):
     connected._retries = 1
     with pytest.raises(BrokerUnavailableError):
         reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    reader.stop()
+
+
+def test_topics_evolve_one_after_another_while_a_stream_reads_them(module_broker, admin):
+    names = [f"evolving-{uuid.uuid4().hex[:8]}-{letter}" for letter in "ab"]
+    started = "id INT, word STRING, place STRUCT<x: INT>"
+    evolved = "id INT, place STRUCT<x: INT, y: INT>, more INT"
+    for name in names:
+        admin.create_topic(name, partitions=1, schema=started)
+    source = DefaultSource({"kafka.bootstrap.servers": module_broker.bootstrap_servers, "subscribe": ",".join(names)})
+    reader = source.streamReader(source.schema())
+    offset = reader.initialOffset()
+    row = {"id": [1], "word": ["w"], "place": [{"x": 1}]}
+    newer = {"id": [2], "place": [{"x": 2, "y": 3}], "more": [4]}
+
+    def read(**sent):
+        nonlocal offset
+        with Producer(module_broker.bootstrap_servers) as producer:
+            for letter, rows in sent.items():
+                producer.send_table(names["ab".index(letter)], rows)
+        start, offset = offset, reader.latestOffset(offset, ReadAllAvailable())
+        tasks = reader.partitions(start, offset)
+        rows = [given for task in tasks for batch in reader.read(task) for given in batch.to_pylist()]
+        return sorted(rows, key=lambda given: given["id"])
+
+    before = {"id": 1, "word": "w", "place": {"x": 1}}
+    after = {"id": 2, "word": None, "place": {"x": 2}}
+    assert read(a=row, b=row) == [before, before]
+    admin.evolve_schema(names[0], evolved)
+    assert read(a=newer, b=row) == [before, after]
+    admin.evolve_schema(names[1], evolved)
+    assert read(a=newer, b=newer) == [after, after]
     reader.stop()

@@ -45,7 +45,7 @@ from pyspark_millrace.planning.offsets import (
     why_removed,
 )
 from pyspark_millrace.planning.splits import Extent, PlannedSplit
-from pyspark_millrace.planning.topics import TopicSet, common_schema
+from pyspark_millrace.planning.topics import TopicSet, check_same_schemas
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -144,6 +144,7 @@ class BrokerClient:
             )
         if not found.topic_ids:
             raise UsageError(f"subscribePattern={getattr(subscription, 'pattern', '')!r} matches no topic")
+        check_same_schemas(found)
         return found
 
     def find(self, subscription: Subscription) -> tuple[TopicSet, list[str]]:
@@ -176,7 +177,7 @@ class BrokerClient:
             topic_ids={topic.name: topic.topic_id for topic in topics},
             partitions=tuple(sorted(partitions)),
             schema_ids=frozenset(topic.schema_id for topic in topics),
-            schema=common_schema(topics),
+            schemas={topic.name: topic.read_schema for topic in topics},
         )
         return found, missing
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,17 +13,20 @@ from pyspark_millrace.partition_key import PartitionKey
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from millrace.clients import TopicDescription
-
 
 @dataclass(frozen=True, slots=True)
 class TopicSet:
-    """Topics and partitions of a query at one moment. All are read with the same schema (None: opaque)."""
+    """Topics and partitions of a query at one moment, and the schema in which each topic is read (None: opaque)."""
 
     topic_ids: Mapping[str, uuid.UUID]
     partitions: tuple[PartitionKey, ...]
     schema_ids: frozenset[int]
-    schema: pa.Schema | None
+    schemas: Mapping[str, pa.Schema | None]
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """Schema of a query that starts with these topics, which all have it (``check_same_schemas``)."""
+        return next(iter(self.schemas.values()), None)
 
     @property
     def description(self) -> str:
@@ -32,17 +35,13 @@ class TopicSet:
         return f"topic {names}" if len(self.topic_ids) == 1 else f"topics {names}"
 
 
-def common_schema(topics: Sequence[TopicDescription]) -> pa.Schema | None:
-    """Return the schema of all topics; raises ``UsageError`` with two topics that differ."""
-    if not topics:
-        return None
-    first = topics[0]
-    for other in topics[1:]:
-        mine, theirs = first.read_schema, other.read_schema
+def check_same_schemas(topics: TopicSet) -> None:
+    """Raise ``UsageError`` with two topics whose schemas differ."""
+    (first, mine), *others = topics.schemas.items()
+    for other, theirs in others:
         same = mine.equals(theirs) if mine and theirs else mine is theirs
         if not same:
             raise UsageError(
-                f"topics {first.name} and {other.name} have different schemas, but a DataFrame has one schema: "
+                f"topics {first} and {other} have different schemas, but a DataFrame has one schema: "
                 "read them separately, and join or union their common columns"
             )
-    return first.read_schema

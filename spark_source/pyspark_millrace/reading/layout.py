@@ -27,7 +27,7 @@ from pyspark_millrace.filters.row_filter import row_filter_of
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import Filter
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
     from pyspark_millrace.decoding.plan import DecodePlan
     from pyspark_millrace.filters.row_filter import RowFilter
@@ -119,17 +119,42 @@ def layout_of_user_schema(
     return ReadLayout(tuple(columns), is_opaque=schema is None, decoding=decoding)
 
 
-def check_layout(layout: ReadLayout, schema: pa.Schema | None, *, topics: str) -> None:
-    """Check that topics found while a query runs have its columns; raises ``UsageError``."""
+def check_layout(layout: ReadLayout, schema: pa.Schema | None, *, topic: str, is_new: bool = True) -> None:
+    """Check that a topic found while a query runs has the query's columns; raises ``UsageError``.
+
+    A topic that is not new may have lost nullable columns and got fields in structs. They are null and left out.
+    """
     available = _available(schema, layout.decoding)
     same_kind = layout.is_opaque == (schema is None)
     for column in layout.columns:
         found = available.get(column.name)
-        if not same_kind or found is None or found.source != column.source or found.type != column.type:
+        if found is None:
+            fits = not is_new and column.nullable
+        else:
+            same_type = found.type == column.type if is_new else _is_readable_as(found.type, column.type)
+            fits = found.source == column.source and same_type
+        if not (same_kind and fits):
             raise UsageError(
-                f"{topics}: no column {column.name} {column.type.simpleString().upper()}, which the query reads of the "
-                "topics it started with: subscribe to topics of one schema"
+                f"topic {topic}: no column {column.name} {column.type.simpleString().upper()}, which the query reads "
+                "of the topics it started with: subscribe to topics of one schema"
             )
+
+
+def _is_readable_as(newer: DataType, older: DataType) -> bool:
+    """Return whether values have an older type, apart from fields of structs that were added or dropped since."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(newer, StructType) and isinstance(older, StructType):
+        added = {field.name: field for field in newer}
+        return all(
+            _is_readable_as(added[field.name].dataType, field.dataType) if field.name in added else field.nullable
+            for field in older
+        )
+    if isinstance(newer, ArrayType) and isinstance(older, ArrayType):
+        return _is_readable_as(newer.elementType, older.elementType)
+    if isinstance(newer, MapType) and isinstance(older, MapType):
+        return newer.keyType == older.keyType and _is_readable_as(newer.valueType, older.valueType)
+    return newer == older
 
 
 def option_filter(text: str, schema: pa.Schema | None, layout: ReadLayout, *, topics: str) -> RowFilter | None:

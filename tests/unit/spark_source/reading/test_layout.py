@@ -93,7 +93,29 @@ def test_a_schema_given_by_the_user_chooses_columns():
 
 def test_topics_found_later_must_have_the_columns_that_are_read():
     layout = default_layout(TYPED, include_headers=False, include_metadata=False)
-    check_layout(layout, TYPED.append(pa.field("more", pa.int32())), topics="topic u")
+    check_layout(layout, TYPED.append(pa.field("more", pa.int32())), topic="u")
     for other in (None, pa.schema([pa.field("word", pa.int32()), pa.field("amount", pa.float64())])):
         with pytest.raises(UsageError, match="no column word STRING, which the query reads"):
-            check_layout(layout, other, topics="topic u")
+            check_layout(layout, other, topic="u")
+
+
+def test_a_topic_may_evolve_while_it_is_read():
+    def layout_of(ddl):
+        return default_layout(parse_ddl(ddl), include_headers=False, include_metadata=False)
+
+    def check(layout, ddl, *, is_new=False):
+        check_layout(layout, parse_ddl(ddl), topic="u", is_new=is_new)
+
+    started = layout_of("id INT NOT NULL, word STRING, place ARRAY<STRUCT<x: INT>>, by MAP<STRING, STRUCT<y: INT>>")
+    evolved = "id INT NOT NULL, place ARRAY<STRUCT<z: INT, x: INT>>, by MAP<STRING, STRUCT<w: INT>>, more INT"
+    check(started, evolved)
+    with pytest.raises(UsageError, match="topic u: no column word STRING, which the query reads"):
+        check(started, evolved, is_new=True)
+    for other, wrong in {
+        evolved.replace("id INT NOT NULL", "id STRING NOT NULL"): "id INT",
+        evolved.replace("id INT NOT NULL, ", ""): "id INT",
+        evolved.replace("x: INT", "x: BIGINT"): "place ARRAY",
+        evolved.replace("MAP<STRING", "MAP<INT"): "by MAP",
+    }.items():
+        with pytest.raises(UsageError, match=f"no column {wrong}"):
+            check(started, other)
