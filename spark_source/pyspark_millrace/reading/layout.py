@@ -153,8 +153,8 @@ def _is_readable_as(newer: DataType, older: DataType) -> bool:
     if isinstance(newer, ArrayType) and isinstance(older, ArrayType):
         return _is_readable_as(newer.elementType, older.elementType)
     if isinstance(newer, MapType) and isinstance(older, MapType):
-        return newer.keyType == older.keyType and _is_readable_as(newer.valueType, older.valueType)
-    return newer == older
+        return _is_readable_as(newer.keyType, older.keyType) and _is_readable_as(newer.valueType, older.valueType)
+    return bool(newer == older)
 
 
 def option_filter(text: str, schema: pa.Schema | None, layout: ReadLayout, *, topics: str) -> RowFilter | None:
