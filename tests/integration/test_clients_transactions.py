@@ -19,6 +19,7 @@ from millrace.errors import (
     InvalidTxnStateError,
     MessageTooLargeError,
     ProducerFencedError,
+    SchemaMismatchError,
     TransactionAbortedError,
 )
 from millrace_broker.testing import EmbeddedBroker
@@ -188,6 +189,37 @@ def test_a_part_that_fails_leaves_only_aborting(admin: Admin, module_broker: Emb
         with producer.transaction():
             producer.send("partial", b"and again")
     assert _read(module_broker, "partial") == [b"again", b"and again"]
+
+
+def test_a_record_that_the_producer_refuses_makes_the_commit_fail(admin: Admin, module_broker: EmbeddedBroker) -> None:
+    admin.create_topic("refused", partitions=1)
+    with _producer(module_broker, "refused", max_request_size=1_000_000, batch_size=100_000) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("refused", b"first")
+        too_large = producer.send("refused", bytes(2_000_000))
+        with pytest.raises(AbortableTransactionError, match=r"max\.request\.size"):
+            producer.commit_transaction()
+        assert isinstance(too_large.exception(STALL_S), MessageTooLargeError)
+        producer.abort_transaction()
+        with producer.transaction():
+            producer.send("refused", b"again")
+    assert _read(module_broker, "refused") == [b"again"]
+
+
+def test_a_record_that_does_not_fit_its_column_makes_the_commit_fail(
+    admin: Admin, module_broker: EmbeddedBroker
+) -> None:
+    admin.create_topic("misfits", partitions=1, schema="id INT, tags ARRAY<STRING>")
+    with _producer(module_broker, "misfits") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("misfits", {"id": 1, "tags": ["a"]})
+        misfit = producer.send("misfits", {"id": 2, "tags": [3]})
+        with pytest.raises(AbortableTransactionError, match="misfits"):
+            producer.commit_transaction()
+        assert isinstance(misfit.exception(STALL_S), SchemaMismatchError)
+        producer.abort_transaction()
 
 
 def test_aborting_drops_what_was_not_sent(admin: Admin, module_broker: EmbeddedBroker) -> None:

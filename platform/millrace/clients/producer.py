@@ -98,6 +98,7 @@ class Producer(TransactionCalls):
             maker,
             self._sender,
             check_can_send=self._check_can_drain,
+            on_refusal=self._note_refusal,
             may_block=self._may_block,
         )
         self._tables = TableSender(
@@ -319,6 +320,10 @@ class Producer(TransactionCalls):
     def _check_can_drain(self) -> None:
         if self._transactions is not None:
             self._transactions.check_can_drain()
+
+    def _note_refusal(self, error: MillraceError) -> None:
+        if self._transactions is not None:
+            self._transactions.batch_failed(error)
 
     # --- the end ---------------------------------------------------------------------------------------------------
 

@@ -37,7 +37,8 @@ _BLOCK_BYTES_MAX: Final = 64 * 2**10
 class Accumulator:
     """Open chunks of all topics, and their conversion to batches. Thread safe.
 
-    ``check_can_send`` raises the error, if any, that every record must fail with that becomes a batch now. With
+    ``check_can_send`` raises the error, if any, that every record must fail with that becomes a batch now.
+    ``on_refusal`` is called with the error of records that cannot become a batch, before they fail. With
     ``may_block`` the sending thread waits for memory, and turns full chunks into batches. Otherwise the sending
     thread gets ``NoRoomError`` if there is no memory, and the sender's thread builds the batches.
     """
@@ -52,6 +53,7 @@ class Accumulator:
         sender: Sender,
         *,
         check_can_send: Callable[[], None],
+        on_refusal: Callable[[MillraceError], None],
         may_block: bool,
     ) -> None:
         self._config = config
@@ -61,6 +63,7 @@ class Accumulator:
         self._maker = maker
         self._sender = sender
         self._check_can_send = check_can_send
+        self._on_refusal = on_refusal
         self._may_block = may_block
         self._buffers: dict[str, RecordBuffer] = {}
         self._opening = threading.Lock()
@@ -193,13 +196,13 @@ class Accumulator:
                     fitted = chunk.fit(topic, rows)
                 self._send_rows(fitted, chunk, rows)
         except MillraceError as error:
-            chunk.refuse_rest(error)
+            self._refuse_rest(chunk, error)
         except Exception as error:
             # A bug in the producer: these records must get an outcome all the same.
             logger.exception("no batch could be built from the records for %s", buffer.name)
-            chunk.refuse_rest(UnknownServerError(f"the producer failed: {error!r}"))
+            self._refuse_rest(chunk, UnknownServerError(f"the producer failed: {error!r}"))
         except BaseException:
-            chunk.refuse_rest(ClientClosedError("the producer was interrupted before these records were sent"))
+            self._refuse_rest(chunk, ClientClosedError("the producer was interrupted before these records were sent"))
             raise
         finally:
             self._memory.release(chunk.reserved_bytes)
@@ -213,12 +216,20 @@ class Accumulator:
             try:
                 chunk.fit(topic, only)
             except SchemaMismatchError as misfit:
-                chunk.refuse(only, misfit)
+                self._refuse(chunk, only, misfit)
             else:
                 fitting.append(row)
         if len(fitting) == chunk.num_rows:  # each record fits alone: the error is not in the records
             raise error
         return np.array(fitting, np.int64)
+
+    def _refuse(self, chunk: Chunk, rows: Rows, error: MillraceError) -> None:
+        self._on_refusal(error)
+        chunk.refuse(rows, error)
+
+    def _refuse_rest(self, chunk: Chunk, error: MillraceError) -> None:
+        self._on_refusal(error)
+        chunk.refuse_rest(error)
 
     def _send_rows(self, fitted: Fitted, chunk: Chunk, rows: Rows | None) -> None:
         """Send the batches of fitted records; ``rows`` are their numbers in the chunk, or None for the whole chunk."""
@@ -226,7 +237,7 @@ class Accumulator:
             assert batch.rows is not None
             numbers = batch.rows if rows is None else np.asarray(rows)[np.asarray(batch.rows)]
             if isinstance(batch, RefusedRow):
-                chunk.refuse(numbers, batch.error)
+                self._refuse(chunk, numbers, batch.error)
                 continue
             self._memory.take(len(batch.records))
             completion = self._completion(chunk, chunk.assign(numbers), numbers, batch)

@@ -298,7 +298,7 @@ class Transactions:
         self._change(lambda state: state.added_to(missing))
 
     def batch_failed(self, error: MillraceError) -> None:
-        """Record that a batch of the transaction is lost."""
+        """Record that a batch of the transaction is lost, or that records could not become a batch."""
         if isinstance(error, (ProducerFencedError, InvalidProducerIdMappingError, AuthorizationError)):
             self._break(error)
         elif not isinstance(error, ClientClosedError):

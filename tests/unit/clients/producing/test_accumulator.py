@@ -98,6 +98,7 @@ class _World:
         self.memory = BufferMemory(config.buffer_memory)
         self.sender = _Sender()
         self.refusal: MillraceError | None = None
+        self.refused: list[MillraceError] = []
         self.accumulator = Accumulator(
             config,
             _Metadata(topic),  # type: ignore[arg-type]
@@ -106,6 +107,7 @@ class _World:
             BatchMaker(config, None),
             self.sender,  # type: ignore[arg-type]
             check_can_send=self._check,
+            on_refusal=self.refused.append,
             may_block=may_block,
         )
 
@@ -230,6 +232,15 @@ def test_only_the_records_that_do_not_fit_fail() -> None:
     errors = [type(future.exception(STALL_S)) for future in futures]
     assert errors == [type(None), SchemaMismatchError, type(None), SchemaMismatchError, type(None)]
     assert [futures[row].result().offset for row in (0, 2, 4)] == [0, 1, 2]
+    assert world.refused == [futures[row].exception() for row in (1, 3)]
+
+
+def test_abandoned_records_are_no_refusal() -> None:
+    world = _World(_topic(1))
+    future = world.accumulator.buffer(world.topic).append_value(b"x")
+    world.accumulator.abandon(TransactionAbortedError("abandoned"))
+    assert isinstance(future.exception(STALL_S), TransactionAbortedError)
+    assert not world.refused
 
 
 def test_records_that_become_batches_too_late_fail_with_the_reason() -> None:
