@@ -1,9 +1,10 @@
 """Producer id, epoch and sequence numbers of an idempotent producer.
 
 Invariants: a batch gets its sequence number when it is first sent, and keeps it for all retries. A sequence number is
-reused only after the broker has refused its batch. If the outcome is unknown, the producer takes a new id and
-discards the old one's sequence numbers. A transactional producer keeps its id; its transaction can then only be
-aborted, and the next transaction has another epoch. Sequence numbers start at 0 with each id or epoch.
+reused only if each attempt ended with an error that proves that the broker did not append the batch. Otherwise the
+producer takes a new id and discards the old one's sequence numbers. A transactional producer keeps its id; its
+transaction can then only be aborted, and the next transaction has another epoch. Sequence numbers start at 0 with each
+id or epoch.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from millrace.clients.producing.outgoing import Outgoing
 from millrace.clients.producing.transactions import Transactions
 from millrace.clients.producing.wire import ProducerStamp
 from millrace.config.client import ProducerConfig
-from millrace.errors import OutOfOrderSequenceError
 from millrace.protocol import millrace_pb2 as pb
 
 _SEQUENCE_MAX: Final = 2**31 - 1
@@ -63,14 +63,14 @@ class Identity:
             self._sequences[outgoing.partition] = (sequence + outgoing.batch.num_rows) & _SEQUENCE_MAX
         return outgoing.stamp
 
-    def forget(self, outgoing: Outgoing, *, was_refused: bool) -> None:
+    def forget(self, outgoing: Outgoing) -> None:
         """Release the sequence numbers of a failed batch, or discard the producer id if the outcome is unknown."""
         stamp = outgoing.stamp
         if self._transactions is not None:
             return  # the transaction is aborted, and the next one has another epoch
         if stamp is None or self._producer != (stamp.producer_id, stamp.producer_epoch):
             return
-        if was_refused and not isinstance(outgoing.last_error, OutOfOrderSequenceError):
-            self._sequences[outgoing.partition] = stamp.base_sequence
-        else:
+        if outgoing.outcome_unknown:
             self._producer = None
+        else:
+            self._sequences[outgoing.partition] = stamp.base_sequence

@@ -5,14 +5,49 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from millrace.clients.model import BatchMetadata, ProducerStatistics, TopicPartition
 from millrace.clients.producing.batching import BuiltBatch
 from millrace.clients.producing.wire import ProducerStamp
-from millrace.errors import BrokerUnavailableError, MillraceError, RequestTimedOutError
+from millrace.errors import (
+    AuthorizationError,
+    BrokerUnavailableError,
+    CorruptBatchError,
+    InvalidRecordError,
+    InvalidRequiredAcksError,
+    InvalidTimestampError,
+    InvalidTopicError,
+    MessageTooLargeError,
+    MillraceError,
+    NotEnoughReplicasError,
+    PolicyViolationError,
+    RecordListTooLargeError,
+    RequestTimedOutError,
+    SchemaError,
+    UnsupportedCompressionError,
+    UnsupportedForFormatError,
+)
 
 Completion = Callable[[BatchMetadata | None, int, MillraceError | None], None]
 """Callback, called once with the metadata, the broker's timestamp (-1: the producer's are kept), or an error."""
+
+_REFUSALS: Final = (
+    AuthorizationError,
+    CorruptBatchError,
+    InvalidRecordError,
+    InvalidRequiredAcksError,
+    InvalidTimestampError,
+    InvalidTopicError,
+    MessageTooLargeError,
+    NotEnoughReplicasError,
+    PolicyViolationError,
+    RecordListTooLargeError,
+    SchemaError,
+    UnsupportedCompressionError,
+    UnsupportedForFormatError,
+)
+"""Errors that a broker answers only before it appends the batch."""
 
 
 @dataclass(slots=True)
@@ -26,7 +61,13 @@ class Outgoing:
     attempts: int = 0
     stamp: ProducerStamp | None = None
     outcome_unknown: bool = False
+    """Whether the log may contain the batch after an attempt that failed."""
     last_error: MillraceError | None = None
+
+    def attempt_failed(self, error: MillraceError) -> None:
+        """Note the error of an attempt. Unless the error proves that nothing was appended, the outcome is unknown."""
+        self.last_error = error
+        self.outcome_unknown |= not isinstance(error, _REFUSALS)
 
     def overdue(self, delivery_timeout_ms: int) -> MillraceError:
         """Return the error of a batch after ``delivery.timeout.ms``, with the reason for the failed delivery."""

@@ -32,12 +32,10 @@ from millrace.clients.producing.wire import encode_produce_request, stamped_part
 from millrace.clients.transport import PRODUCE
 from millrace.config.client import Acks, ProducerConfig
 from millrace.errors import (
-    BrokerUnavailableError,
     ClientClosedError,
     ConcurrentTransactionsError,
     DuplicateSequenceError,
     MillraceError,
-    RequestTimedOutError,
     UnknownServerError,
     UsageError,
     error_of,
@@ -254,7 +252,7 @@ class Sender:
                 while queue.waiting and not queue.in_flight and queue.waiting[0].deadline <= now:
                     expired.append(queue.waiting.popleft())
         for outgoing in expired:
-            self._identity.forget(outgoing, was_refused=not outgoing.outcome_unknown)
+            self._identity.forget(outgoing)
             self._complete(outgoing, error=outgoing.overdue(self._config.delivery_timeout_ms))
 
     def _drop_lost(self) -> None:
@@ -437,12 +435,11 @@ class Sender:
             # An earlier attempt wrote the batch to the log; only its offset is unknown.
             self._succeeded(outgoing, -1, -1)
             return
-        outgoing.last_error = error
-        outgoing.outcome_unknown |= isinstance(error, (BrokerUnavailableError, RequestTimedOutError, ClientClosedError))
+        outgoing.attempt_failed(error)
         if error.retriable and not isinstance(error, ClientClosedError) and outgoing.attempts <= self._config.retries:
             self._requeue(outgoing)
             return
-        self._identity.forget(outgoing, was_refused=not outgoing.outcome_unknown)
+        self._identity.forget(outgoing)
         self._complete(outgoing, error=error, was_in_flight=True)
 
     def _requeue(self, outgoing: Outgoing) -> None:

@@ -1,5 +1,6 @@
 """Tests of the sender over connections with scripted answers."""
 
+import itertools
 import threading
 import uuid
 
@@ -10,7 +11,17 @@ from millrace.clients.producing.batching import BuiltBatch
 from millrace.clients.producing.futures import Outcomes
 from millrace.clients.producing.sender import Sender
 from millrace.config.client import ProducerConfig
-from millrace.errors import NotLeaderError
+from millrace.errors import (
+    InvalidRecordError,
+    MessageTooLargeError,
+    NotEnoughReplicasAfterAppendError,
+    NotEnoughReplicasError,
+    NotLeaderError,
+    OutOfOrderSequenceError,
+    StorageError,
+    TopicAuthorizationError,
+    UnknownServerError,
+)
 from millrace.protocol import millrace_pb2 as pb
 
 from ....integration.waiting import STALL_S
@@ -19,16 +30,23 @@ TOPIC_ID = uuid.UUID(int=7).bytes
 
 
 class Network:
-    """Two brokers and a topic of one partition, led by ``leader``. ``refuse`` answers the first batch."""
+    """Two brokers and a topic of one partition, led by ``leader``. ``refuse`` answers the first batches, as many as
+    ``refusals``. Each producer id is new. ``stamps`` has the id and the first sequence number of each batch.
+    """
 
-    def __init__(self, config, refuse):
+    def __init__(self, config, refuse, refusals=1):
         self.config, self.refuse, self.leader, self.is_closed = config, refuse, 1, False
+        self.refusals = refusals
         self.asked = []
+        self.stamps = []
+        self._producer_ids = itertools.count(1)
 
     def know(self, addresses):
         pass
 
     def call(self, method, request, **_):
+        if isinstance(request, pb.InitProducerIdRequest):
+            return pb.InitProducerIdResponse(producer_id=next(self._producer_ids), producer_epoch=0)
         response = pb.MetadataResponse(brokers=[pb.BrokerNode(node_id=n, host="broker", port=n) for n in (1, 2)])
         topic = response.topics.add(name="t", topic_id=TOPIC_ID)
         topic.partitions.add(partition=0, leader=self.leader, leader_epoch=self.leader)
@@ -36,7 +54,9 @@ class Network:
 
     def begin(self, method, request, *, address, timeout_s, on_done):
         self.asked.append(address)
-        if len(self.asked) == 1:
+        records = pb.ProduceRequest.FromString(request).topics[0].partitions[0].records
+        self.stamps.append((int.from_bytes(records[43:51], "big", signed=True), int.from_bytes(records[53:57], "big")))
+        if len(self.asked) <= self.refusals:
             threading.Thread(target=self.refuse, args=(on_done,)).start()
             return
         response = pb.ProduceResponse()
@@ -70,3 +90,45 @@ def test_the_leader_is_looked_up_when_a_batch_is_sent_again_and_not_before(confi
     finally:
         sender.stop()
     assert network.asked == ["broker:1", "broker:2"]
+
+
+def _stamps(errors, **options):
+    """Send a batch whose attempts end with these errors, then another one. Return the stamps of all attempts."""
+    config = ProducerConfig.of({"bootstrap.servers": "broker:1", "retry.backoff.ms": 1, **options})
+    left = list(errors)
+    network = Network(config, lambda on_done: on_done(None, left.pop(0)), refusals=len(errors))
+    sender = Sender(config, network, MetadataCache(network), Outcomes(), None)
+    sender.start(lambda: None, lambda: False)
+    try:
+        for _ in range(2):
+            done = threading.Event()
+            sender.enqueue("t", BuiltBatch(0, bytes(61), 1, 0), lambda *outcome: done.set())  # noqa: B023
+            assert done.wait(STALL_S)
+    finally:
+        sender.stop()
+    return network.stamps
+
+
+@pytest.mark.parametrize("error", [MessageTooLargeError, InvalidRecordError, TopicAuthorizationError])
+def test_the_sequence_of_a_refused_batch_is_reused(error):
+    assert _stamps([error("no")]) == [(1, 0), (1, 0)]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NotEnoughReplicasAfterAppendError,
+        NotLeaderError,
+        StorageError,
+        UnknownServerError,
+        OutOfOrderSequenceError,
+    ],
+)
+def test_after_an_error_that_may_follow_the_append_the_producer_takes_a_new_id(error):
+    assert _stamps([error("perhaps")], retries=0) == [(1, 0), (2, 0)]
+
+
+def test_an_attempt_that_may_have_appended_counts_although_the_last_one_was_refused():
+    errors = [NotEnoughReplicasAfterAppendError("appended"), NotEnoughReplicasError("refused")]
+    assert _stamps(errors, retries=1) == [(1, 0), (1, 0), (2, 0)]
+    assert _stamps([NotEnoughReplicasError("refused")] * 2, retries=1) == [(1, 0)] * 3
