@@ -198,6 +198,23 @@ def test_producer_and_consumer_survive_a_restart(proxied_broker: EmbeddedBroker,
         assert records == [b"during"]
 
 
+def test_an_outage_longer_than_a_look_up_loses_no_accepted_record(proxied_broker: EmbeddedBroker, proxy: Proxy) -> None:
+    with Admin(_config(proxy)) as admin:
+        admin.create_topic("outage", partitions=1)
+    with Producer(_config(proxy, socket_connection_setup_timeout_ms=200)) as producer:
+        producer.send("outage", b"before").result(STALL_S)
+        proxy.target = None
+        proxy.cut_all()
+        futures = [producer.send("outage", b"0")]
+        eventually(lambda: producer._metadata.known("outage") is None, "the first attempt to fail")
+        for number in (1, 2):
+            futures.append(producer.send("outage", b"%d" % number))
+            with pytest.raises(RequestTimedOutError):
+                producer.flush(0)
+        proxy.target = proxied_broker
+        assert [future.result(STALL_S).offset for future in futures] == [1, 2, 3]
+
+
 def test_reading_a_range_continues_after_a_cut(proxied_broker: EmbeddedBroker, proxy: Proxy) -> None:
     with Admin(_config(proxy)) as admin:
         admin.create_topic("ranged", partitions=1)

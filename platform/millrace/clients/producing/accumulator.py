@@ -183,17 +183,20 @@ class Accumulator:
     def _encode(self, buffer: RecordBuffer, chunk: Chunk) -> None:
         """Build batches of a chunk's records and release its reservation, because each batch reserves its own
         memory.
+
+        The last known description of the topic is enough, also while no broker answers. The sender finds the leaders.
         """
         try:
             if chunk.num_rows:
                 self._check_can_send()
-                topic = self._metadata.topic(buffer.name)
-                buffer.use(topic)
+                topic, rows = self._metadata.known(buffer.name) or buffer.topic, None
                 try:
-                    fitted, rows = chunk.fit(topic), None
-                except SchemaMismatchError as error:
-                    rows = self._refuse_misfits(topic, chunk, error)
+                    fitted = chunk.fit(topic)
+                except SchemaMismatchError:
+                    topic = self._looked_up(buffer)
+                    rows = self._refuse_misfits(topic, chunk)
                     fitted = chunk.fit(topic, rows)
+                buffer.use(topic)
                 self._send_rows(fitted, chunk, rows)
         except MillraceError as error:
             self._refuse_rest(chunk, error)
@@ -208,7 +211,14 @@ class Accumulator:
             self._memory.release(chunk.reserved_bytes)
             chunk.drop_records()
 
-    def _refuse_misfits(self, topic: TopicDescription, chunk: Chunk, error: SchemaMismatchError) -> Rows:
+    def _looked_up(self, buffer: RecordBuffer) -> TopicDescription:
+        """Return the topic with its present schema, or its last known description if no broker answers."""
+        try:
+            return self._metadata.topic(buffer.name)
+        except MillraceError:
+            return buffer.topic
+
+    def _refuse_misfits(self, topic: TopicDescription, chunk: Chunk) -> Rows:
         """Refuse the records of a chunk that do not fit the schema, and return the others."""
         fitting = []
         for row in range(chunk.num_rows):
@@ -219,8 +229,6 @@ class Accumulator:
                 self._refuse(chunk, only, misfit)
             else:
                 fitting.append(row)
-        if len(fitting) == chunk.num_rows:  # each record fits alone: the error is not in the records
-            raise error
         return np.array(fitting, np.int64)
 
     def _refuse(self, chunk: Chunk, rows: Rows, error: MillraceError) -> None:

@@ -56,7 +56,8 @@ class RecordBuffer:
         self.use(topic)
 
     def use(self, topic: TopicDescription) -> None:
-        """Check later records against the current topic description."""
+        """Keep the current topic description, and check later records against it."""
+        self.topic = topic
         if topic.schema_id != self._checked_id:
             self._checker = RecordChecker(topic.schema) if topic.schema is not None else None
             self._checked_id = topic.schema_id

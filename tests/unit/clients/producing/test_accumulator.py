@@ -22,7 +22,13 @@ from millrace.clients.producing.memory import BufferMemory, NoRoomError
 from millrace.clients.producing.record_buffer import RecordBuffer
 from millrace.clients.producing.wire import stamped_parts
 from millrace.config.client import ProducerConfig
-from millrace.errors import ClientClosedError, MillraceError, SchemaMismatchError, TransactionAbortedError
+from millrace.errors import (
+    BrokerUnavailableError,
+    ClientClosedError,
+    MillraceError,
+    SchemaMismatchError,
+    TransactionAbortedError,
+)
 from millrace.records import decode_range
 from millrace.schemas import parse_schema
 
@@ -44,10 +50,17 @@ def _topic(partitions: int, ddl: str | None = None) -> TopicDescription:
 
 class _Metadata:
     def __init__(self, topic: TopicDescription) -> None:
-        self._topic = topic
+        self.current = topic
+        self.failure: MillraceError | None = None
+        self.is_forgotten = False
+
+    def known(self, name: str) -> TopicDescription | None:
+        return None if self.is_forgotten else self.current
 
     def topic(self, name: str) -> TopicDescription:
-        return self._topic
+        if self.failure is not None:
+            raise self.failure
+        return self.current
 
 
 class _Sender:
@@ -95,13 +108,14 @@ class _World:
         options = options or {}
         config = ProducerConfig.load({"batch.size": 300, "buffer.memory": 10**6, "max.block.ms": 0, **options})
         self.topic = topic
+        self.metadata = _Metadata(topic)
         self.memory = BufferMemory(config.buffer_memory)
         self.sender = _Sender()
         self.refusal: MillraceError | None = None
         self.refused: list[MillraceError] = []
         self.accumulator = Accumulator(
             config,
-            _Metadata(topic),  # type: ignore[arg-type]
+            self.metadata,  # type: ignore[arg-type]
             self.memory,
             Outcomes(),
             BatchMaker(config, None),
@@ -233,6 +247,27 @@ def test_only_the_records_that_do_not_fit_fail() -> None:
     assert errors == [type(None), SchemaMismatchError, type(None), SchemaMismatchError, type(None)]
     assert [futures[row].result().offset for row in (0, 2, 4)] == [0, 1, 2]
     assert world.refused == [futures[row].exception() for row in (1, 3)]
+
+
+def test_without_a_broker_records_become_batches_by_the_last_known_description() -> None:
+    world = _World(_topic(1, "id INT, tags ARRAY<STRING>"))
+    buffer = world.accumulator.buffer(world.topic)
+    world.metadata.is_forgotten, world.metadata.failure = True, BrokerUnavailableError("no broker answers")
+    futures = [buffer.append(None, {"id": 1, "tags": tags}, (), None, -1) for tags in (["a"], [3])]
+    world.accumulator.drain("t")
+    world.sender.finish(0)
+    assert futures[0].result().offset == 0
+    assert isinstance(futures[1].exception(STALL_S), SchemaMismatchError)
+
+
+def test_records_that_misfit_a_forgotten_schema_are_sent_by_the_present_one() -> None:
+    world = _World(_topic(1, "id INT, tags ARRAY<STRING>"))
+    buffer = world.accumulator.buffer(world.topic)
+    future = buffer.append(None, {"id": 1, "tags": [3]}, (), None, -1)
+    world.metadata.is_forgotten, world.metadata.current = True, _topic(1, "id INT, tags ARRAY<INT>")
+    world.accumulator.drain("t")
+    assert [batch.num_rows for batch, _ in world.sender.queued] == [1]
+    assert not future.done()
 
 
 def test_abandoned_records_are_no_refusal() -> None:
