@@ -6,11 +6,13 @@ receive it.
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
-from collections.abc import Iterable
-from typing import TypeVar
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
 
 from millrace.clients.transport import Helper, Links, Method, PendingCall, UnaryCall, unary
 from millrace.clients.transport.calls import OnDone
@@ -23,6 +25,7 @@ from millrace.errors import (
     NotLeaderError,
     RequestTimedOutError,
     UnknownOutcomeError,
+    UsageError,
 )
 
 Request = TypeVar("Request")
@@ -35,15 +38,32 @@ def backoff_s(config: ClientConfig, attempt: int) -> float:
     return wait_ms / 1000 * random.uniform(0.8, 1.2)
 
 
-class Connections:
-    """Connections of one client to the brokers. Thread safe."""
+def forked_client_error() -> UsageError:
+    """Return the error of a client that is used in a process forked from its own."""
+    return UsageError(
+        "the client cannot be used in this process, which was forked from the one that made it: make a client in each "
+        "process"
+    )
 
-    def __init__(self, config: ClientConfig) -> None:
+
+class Connections:
+    """Connections of one client to the brokers. Thread safe.
+
+    A client with state that one process must own, such as sequence numbers or a membership, gives ``on_fork``. In a
+    forked process these connections are then closed, and ``on_fork`` is called. Other clients connect anew there.
+    """
+
+    def __init__(self, config: ClientConfig, *, on_fork: Callable[[], None] | None = None) -> None:
         self._config = config
+        self._on_fork = on_fork
+        self.is_forked = False
+        """Whether the client belongs to the process that this one was forked from, and cannot be used here."""
         self._closed = threading.Event()
         self._links = Links(config)
         self._preferred = ""
         self._known: tuple[str, ...] = ()
+        if on_fork is not None:
+            _kept_in_process.add(self)
 
     @property
     def config(self) -> ClientConfig:
@@ -56,9 +76,15 @@ class Connections:
         return self._closed.is_set()
 
     def check_open(self) -> None:
-        """Raise ``ClientClosedError`` after ``close``."""
+        """Raise ``ClientClosedError`` after ``close``, and the error of ``check_process``."""
+        self.check_process()
         if self._closed.is_set():
             raise ClientClosedError("the client is closed: make a new one")
+
+    def check_process(self) -> None:
+        """Raise ``UsageError`` in a forked process, if the client belongs to the other one."""
+        if self.is_forked:
+            raise forked_client_error()
 
     def call(
         self,
@@ -170,6 +196,27 @@ class Connections:
         """Close all connections; calls in flight fail. May be called twice."""
         self._closed.set()
         self._links.close()
+
+    def abandon(self) -> None:
+        """Leave the client to the process that this one was forked from. Threads there may hold its locks."""
+        self.is_forked = True
+        self._closed = threading.Event()
+        self._closed.set()
+        self._links.close()
+        if self._on_fork is not None:
+            self._on_fork()
+
+
+_kept_in_process: Final[weakref.WeakSet[Connections]] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for connections in list(_kept_in_process):
+        connections.abandon()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)  # after that of the transport, which replaces the locks of links
 
 
 def _was_not_sent(error: MillraceError) -> bool:

@@ -73,7 +73,8 @@ class Consumer:
     group's committed offset, else at the offset of ``auto.offset.reset``.
 
     Every method raises ``ConcurrentUseError`` while another thread uses the consumer, and ``ClientClosedError`` after
-    ``close``. A method that waits raises ``WakeupError``.
+    ``close``. A method that waits raises ``WakeupError``. In a process that is forked from the consumer's own, every
+    method but ``close`` raises ``UsageError``.
     """
 
     def __init__(self, config: str | Mapping[str, Any]) -> None:
@@ -423,11 +424,19 @@ class Consumer:
         while True:
             yield from self.poll(self._config.fetch_max_wait_ms)
 
+    @property
+    def is_forked(self) -> bool:
+        """Whether this process was forked from the one that made the consumer, which cannot be used here."""
+        return self._connections.is_forked
+
     def close(self, timeout_ms: int = 30_000) -> None:
         """Commit (with auto commit), leave the group, and close the connections. May be called twice.
 
-        Waits at most ``timeout_ms`` for brokers. Raises the listener's exceptions after everything is closed.
+        Waits at most ``timeout_ms`` for brokers. Raises the listener's exceptions after everything is closed. In a
+        forked process it does nothing, because the membership belongs to the other process.
         """
+        if self.is_forked:
+            return
         with self._signal.in_use():
             if self._is_closed:
                 return

@@ -57,7 +57,7 @@ class Producer(TransactionCalls):
     partition keep their order; with ``enable.idempotence`` (the default) retries do not duplicate them. With
     ``transactional.id`` all sends are transactional: call ``init_transactions`` first, then use ``with
     transaction():``. Close the producer, or use it in ``with``, because unsent records are lost when the process
-    ends.
+    ends. In a process that is forked from the producer's own, every method but ``close`` raises ``UsageError``.
     """
 
     _may_block: ClassVar[bool] = True
@@ -75,11 +75,11 @@ class Producer(TransactionCalls):
         self._interceptors = Interceptors(
             instances("interceptor.classes", config.interceptor_classes, ProducerInterceptor, options)
         )
-        self._connections = Connections(config)
-        self._metadata = MetadataCache(self._connections, may_create=True)
-        self._closing = threading.Lock()
         # Buffers of topics with the fast path. Without an entry, each record is checked fully.
         self._direct: dict[str, RecordBuffer] = {}
+        self._connections = Connections(config, on_fork=self._direct.clear)
+        self._metadata = MetadataCache(self._connections, may_create=True)
+        self._closing = threading.Lock()
         # Shared by all futures and the sender.
         self._condition = Outcomes(self._connections.helper)
         if self._interceptors:
@@ -302,6 +302,7 @@ class Producer(TransactionCalls):
 
     def statistics(self) -> ProducerStatistics:
         """Return counters of this producer, and its current buffer."""
+        self._connections.check_process()
         return self._sender.statistics(self._memory.used_bytes)
 
     @property
@@ -333,6 +334,7 @@ class Producer(TransactionCalls):
         All callbacks have been called at the return. Raises ``RequestTimedOutError`` after ``timeout`` seconds,
         ``UsageError`` in a callback, which would wait for itself.
         """
+        self._connections.check_process()
         deadline = None if timeout is None else time.monotonic() + timeout
         self._records.drain_all()
         remaining = None if deadline is None else max(deadline - time.monotonic(), 0)
@@ -345,9 +347,12 @@ class Producer(TransactionCalls):
         """Send the remaining records for at most ``timeout`` seconds, and close; later records fail. May be called
         twice.
 
-        With 0 it does not wait. An open transaction is aborted, unless it is prepared. Raises ``UsageError`` in a
+        With 0 it does not wait. An open transaction is aborted, unless it is prepared. In a forked process it does
+        nothing, because the records and the transaction belong to the other process. Raises ``UsageError`` in a
         callback.
         """
+        if self._connections.is_forked:
+            return
         if self._sender.is_in_callback:
             raise UsageError("a producer's callback cannot close the producer: close it elsewhere")
         with self._closing:

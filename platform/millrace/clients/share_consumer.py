@@ -225,7 +225,12 @@ class ShareConsumer:
             yield from self.poll(self._config.fetch_max_wait_ms)
 
     def close(self) -> None:
-        """Send acknowledgements, release the other records, and leave the group. May be called twice."""
+        """Send acknowledgements, release the other records, and leave the group. May be called twice.
+
+        In a forked process it does nothing, because the membership belongs to the other process.
+        """
+        if self._connections.is_forked:
+            return
         with self._signal.in_use():
             if self._is_closed:
                 return

@@ -17,6 +17,7 @@ from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
+from millrace.clients.connections import forked_client_error
 from millrace.clients.consumer import Consumer
 from millrace.clients.consuming.records import ConsumerRecords
 from millrace.clients.membership.listener import RebalanceListener
@@ -184,7 +185,7 @@ class AsyncConsumer:
 
     async def close(self, timeout_ms: int = 30_000) -> None:
         """See ``Consumer.close``. May be called twice."""
-        if not self._is_closed:
+        if not self._is_closed and not self.synchronous.is_forked:
             self._is_closed = True
             await asyncio.get_running_loop().run_in_executor(
                 self._worker, partial(self.synchronous.close, timeout_ms=timeout_ms)
@@ -200,6 +201,8 @@ class AsyncConsumer:
         await self.close()
 
     def _check_open(self) -> None:
+        if self.synchronous.is_forked:  # its thread is in the other process
+            raise forked_client_error()
         if self._is_closed:
             raise ClientClosedError("the consumer is closed: make a new one")
 

@@ -14,7 +14,7 @@ class ConsumerConnections(Connections):
     """Connections of a consumer. Calls in its background thread are plain; calls in the caller's can be interrupted."""
 
     def __init__(self, config: ClientConfig, signal: Signal) -> None:
-        super().__init__(config)
+        super().__init__(config, on_fork=signal.abandon)
         self._signal = signal
         signal.help_with(self.helper)
 

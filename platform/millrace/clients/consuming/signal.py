@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from millrace.clients.connections import forked_client_error
 from millrace.clients.transport import Helper
 from millrace.errors import ConcurrentUseError, WakeupError
 
@@ -29,10 +30,15 @@ class Signal:
         self._depth = 0
         self._is_deaf = False
         self._helper: Helper | None = None
+        self._is_abandoned = False
 
     def help_with(self, helper: Helper) -> None:
         """Let waiting threads receive responses."""
         self._helper = helper
+
+    def abandon(self) -> None:
+        """Refuse every later use, in a forked process, where the consumer does not belong."""
+        self._is_abandoned = True
 
     @property
     def serial(self) -> int:
@@ -99,7 +105,7 @@ class Signal:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Use the consumer. Raises ``ConcurrentUseError`` while another thread does."""
+        """Use the consumer. Raises the errors of ``enter``."""
         self.enter()
         try:
             yield
@@ -107,7 +113,12 @@ class Signal:
             self.leave()
 
     def enter(self) -> None:
-        """Begin to use the consumer; nested use from within a listener is allowed."""
+        """Begin to use the consumer; nested use from within a listener is allowed.
+
+        Raises ``ConcurrentUseError`` while another thread uses it, ``UsageError`` in a forked process.
+        """
+        if self._is_abandoned:
+            raise forked_client_error()
         me = threading.get_ident()
         with self._lock:
             if self._owner is not None and self._owner != me:
