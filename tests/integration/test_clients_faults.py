@@ -20,7 +20,7 @@ from millrace.errors import (
 )
 from millrace_broker.testing import EmbeddedBroker
 
-from .waiting import STALL_S, eventually
+from .waiting import AN_HOUR_MS, STALL_S, eventually
 
 
 class Proxy:
@@ -294,6 +294,23 @@ def test_closing_without_waiting_fails_what_is_left(proxied_broker: EmbeddedBrok
     futures = [producer.send("abandoned", b"y") for _ in range(5)]
     producer.close(timeout=0)
     assert {type(future.exception(STALL_S)) for future in futures} == {ClientClosedError}
+
+
+def test_closing_without_waiting_ends_a_look_up(proxied_broker: EmbeddedBroker, proxy: Proxy) -> None:
+    with Admin(_config(proxy)) as admin:
+        admin.create_topic("sought", partitions=1)
+    timeouts = ("request_timeout_ms", "delivery_timeout_ms", "socket_connection_setup_timeout_ms")
+    producer = Producer(_config(proxy, **dict.fromkeys(timeouts, AN_HOUR_MS)))
+    producer.send("sought", b"x").result(STALL_S)
+    proxy.target = None
+    proxy.cut_all()
+    future = producer.send("sought", b"y")
+    eventually(lambda: producer._metadata.known("sought") is None, "a look-up of the leader")
+    closing = threading.Thread(target=producer.close, args=(0,), daemon=True)
+    closing.start()
+    closing.join(STALL_S)
+    assert not closing.is_alive()
+    assert isinstance(future.exception(STALL_S), ClientClosedError)
 
 
 def test_transactions_are_whole_through_lost_answers(proxied_broker: EmbeddedBroker, proxy: Proxy) -> None:

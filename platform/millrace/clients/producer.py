@@ -48,6 +48,8 @@ from millrace.schemas import to_table
 logger = logging.getLogger(__name__)
 _ABORT_ON_CLOSE_S: Final = 10.0
 """Time that ``close`` waits for the abort of an open transaction, if it has no timeout of its own."""
+_STOP_S: Final = 0.5
+"""Minimum time that ``close`` waits for the end of the sender's thread, which needs none unless it connects."""
 
 
 class Producer(TransactionCalls):
@@ -329,10 +331,11 @@ class Producer(TransactionCalls):
     # --- the end ---------------------------------------------------------------------------------------------------
 
     def flush(self, timeout: float | None = None) -> None:
-        """Send everything and wait until it is acknowledged or has failed; the futures hold failures.
+        """Send all records so far and wait until they are acknowledged or have failed; the futures hold failures.
 
-        All callbacks have been called at the return. Raises ``RequestTimedOutError`` after ``timeout`` seconds,
-        ``UsageError`` in a callback, which would wait for itself.
+        Their callbacks have been called at the return. Records that other threads send meanwhile are not waited for.
+        Raises ``RequestTimedOutError`` after ``timeout`` seconds, ``UsageError`` in a callback, which would wait for
+        itself.
         """
         self._connections.check_process()
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -358,14 +361,15 @@ class Producer(TransactionCalls):
         with self._closing:
             if self._connections.is_closed:
                 return
+            deadline = None if timeout is None else time.monotonic() + timeout
             try:
                 self._end_sending(timeout)
             except RequestTimedOutError:
                 # The caller chose the timeout, and the futures show the unsent records.
                 pass
             finally:
-                self._sender.stop()
-                self._connections.close()
+                self._connections.close()  # also ends the calls that the sender's thread waits for
+                self._sender.stop(None if deadline is None else max(deadline - time.monotonic(), _STOP_S))
                 self._direct.clear()
                 self._records.close(ClientClosedError("the producer was closed before these records were sent"))
                 self._interceptors.close()

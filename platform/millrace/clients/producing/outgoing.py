@@ -27,7 +27,9 @@ from millrace.errors import (
     SchemaError,
     UnsupportedCompressionError,
     UnsupportedForFormatError,
+    error_of,
 )
+from millrace.protocol import millrace_pb2 as pb
 
 Completion = Callable[[BatchMetadata | None, int, MillraceError | None], None]
 """Callback, called once with the metadata, the broker's timestamp (-1: the producer's are kept), or an error."""
@@ -58,6 +60,8 @@ class Outgoing:
     partition: TopicPartition
     completion: Completion
     deadline: float
+    round: int = 0
+    """Number of flushes that had begun when the batch was queued."""
     attempts: int = 0
     stamp: ProducerStamp | None = None
     outcome_unknown: bool = False
@@ -80,6 +84,40 @@ class Outgoing:
         reason = self.last_error
         kind = BrokerUnavailableError if isinstance(reason, BrokerUnavailableError) else RequestTimedOutError
         return kind(f"{text}: {reason.message}" if reason else text)
+
+
+class Outstanding:
+    """Numbers of batches that are not completed, by their ``round``. The sender's lock guards them."""
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}  # without zeros, in ascending order of the rounds
+        self._round = 0
+
+    def __len__(self) -> int:
+        return sum(self._counts.values())
+
+    def __bool__(self) -> bool:
+        return bool(self._counts)  # also without the lock
+
+    def add(self) -> int:
+        """Count a queued batch, and return its round."""
+        self._counts[self._round] = self._counts.get(self._round, 0) + 1
+        return self._round
+
+    def remove(self, outgoing: Outgoing) -> None:
+        """Count a batch as completed."""
+        self._counts[outgoing.round] -= 1
+        if not self._counts[outgoing.round]:
+            del self._counts[outgoing.round]
+
+    def end_round(self) -> int:
+        """Begin a new round, and return the last one."""
+        self._round += 1
+        return self._round - 1
+
+    def has_any_until(self, last_round: int) -> bool:
+        """Return whether a batch of this round, or of an earlier one, is not completed."""
+        return next(iter(self._counts), last_round + 1) <= last_round
 
 
 @dataclass(slots=True)
@@ -124,3 +162,9 @@ class Counts:
             batches_waiting=batches_waiting,
             buffer_bytes=buffer_bytes,
         )
+
+
+def partition_error(partition: TopicPartition, error: pb.Error) -> MillraceError:
+    """Return a partition's error with the partition's name."""
+    name = str(partition)
+    return error_of(error.code, error.message if name in error.message else f"{name}: {error.message}")

@@ -26,7 +26,7 @@ from millrace.clients.producing.adaptive import QueueState
 from millrace.clients.producing.batching import BuiltBatch
 from millrace.clients.producing.futures import Outcomes
 from millrace.clients.producing.identity import Identity
-from millrace.clients.producing.outgoing import Completion, Counts, Outgoing, Queue
+from millrace.clients.producing.outgoing import Completion, Counts, Outgoing, Outstanding, Queue, partition_error
 from millrace.clients.producing.transactions import Transactions
 from millrace.clients.producing.wire import encode_produce_request, stamped_parts
 from millrace.clients.transport import PRODUCE
@@ -38,7 +38,6 @@ from millrace.errors import (
     MillraceError,
     UnknownServerError,
     UsageError,
-    error_of,
 )
 from millrace.protocol import millrace_pb2 as pb
 
@@ -72,7 +71,7 @@ class Sender:
         self._work: Callable[[], float | None] = lambda: None
         self._has_records: Callable[[], bool] = lambda: False
         self._queues: defaultdict[TopicPartition, Queue] = defaultdict(Queue)
-        self._outstanding = 0
+        self._outstanding = Outstanding()
         self._counts = Counts()
         self._requests_in_flight: dict[str, int] = {}
         self._silent_since: dict[str, float] = {}
@@ -104,8 +103,8 @@ class Sender:
         with self._lock:
             if self._stopping:
                 raise ClientClosedError("the producer is closed: make a new one")
-            self._queues[partition].waiting.append(Outgoing(batch, partition, completion, deadline))
-            self._outstanding += 1
+            outgoing = Outgoing(batch, partition, completion, deadline, self._outstanding.add())
+            self._queues[partition].waiting.append(outgoing)
         if threading.get_ident() != self._passing_thread:  # that thread looks at the queues next
             self.wake()
 
@@ -169,25 +168,37 @@ class Sender:
     def statistics(self, buffer_bytes: int) -> ProducerStatistics:
         """Return the counters, with the bytes that the producer holds."""
         with self._lock:
-            return self._counts.statistics(self._outstanding, buffer_bytes)
+            return self._counts.statistics(len(self._outstanding), buffer_bytes)
 
     def wait_until_sent(self, timeout_s: float | None) -> bool:
         """Wait until every batch queued so far is completed; returns false after ``timeout_s``.
 
         Raises ``UsageError`` in a callback, which would wait for itself.
         """
+        with self._lock:
+            last_round = self._outstanding.end_round()
+        return self._wait(lambda: not self._outstanding.has_any_until(last_round), timeout_s)
+
+    def wait_until_idle(self, timeout_s: float) -> bool:
+        """Wait as ``wait_until_sent``, but also for batches that are queued meanwhile."""
+        return self._wait(lambda: not self._outstanding, timeout_s)
+
+    def _wait(self, is_over: Callable[[], bool], timeout_s: float | None) -> bool:
         if self.is_in_callback:
             raise UsageError("a producer's callback cannot wait for the producer: flush, commit or close elsewhere")
         with self._lock:
-            return self._condition.wait_for(lambda: not self._outstanding, timeout_s)
+            return self._condition.wait_for(is_over, timeout_s)
 
-    def stop(self) -> None:
-        """End the thread; remaining batches fail with ``ClientClosedError``."""
+    def stop(self, timeout_s: float | None = None) -> None:
+        """End the thread; remaining batches fail with ``ClientClosedError``.
+
+        Wait at most ``timeout_s`` for the thread, which may still be connecting to a broker that does not answer.
+        """
         with self._lock:
             self._stopping = True
         self.wake()
         if threading.current_thread() is not self._thread:
-            self._thread.join()
+            self._thread.join(timeout_s)
         self._fail_all(ClientClosedError("the producer was closed before these records were acknowledged"))
 
     # --- the thread ------------------------------------------------------------------------------------------
@@ -413,7 +424,7 @@ class Sender:
             elif result is None:
                 self._failed(outgoing, UnknownServerError(f"broker {address} did not answer for {outgoing.partition}"))
             elif result.error.code:
-                self._failed(outgoing, _refusal(outgoing.partition, result.error))
+                self._failed(outgoing, partition_error(outgoing.partition, result.error))
             else:
                 self._succeeded(outgoing, result.base_offset, result.log_append_time_ms)
         with self._lock:
@@ -469,7 +480,7 @@ class Sender:
             with self._lock:
                 if was_in_flight:
                     self._queues[outgoing.partition].in_flight = False
-                self._outstanding -= 1
+                self._outstanding.remove(outgoing)
                 self._counts.completed(outgoing, error)
                 self._condition.notify_all()
 
@@ -485,9 +496,3 @@ class Sender:
                     queue.waiting.clear()
         for outgoing in left:
             self._complete(outgoing, error=error)
-
-
-def _refusal(partition: TopicPartition, error: pb.Error) -> MillraceError:
-    """Return a partition's error with the partition's name."""
-    name = str(partition)
-    return error_of(error.code, error.message if name in error.message else f"{name}: {error.message}")

@@ -123,14 +123,14 @@ class TransactionCalls:
         name = self._config.transactional_id
         self._records.abandon(TransactionAbortedError(f"the transaction of {name} was aborted before this was sent"))
         self._sender.wake()
-        if not self._sender.wait_until_sent(max(deadline - time.monotonic(), 0)):
+        if not self._sender.wait_until_idle(max(deadline - time.monotonic(), 0)):
             raise RequestTimedOutError(f"records of {name} are still in flight: call abort_transaction() again")
         transactions.end(committed=False, timeout_s=deadline - time.monotonic())
 
     def _flush_transaction(self, transactions: Transactions, deadline: float) -> None:
         """Wait for all records of a transaction; raises if it can only be aborted."""
         self._records.drain_all()
-        if not self._sender.wait_until_sent(max(deadline - time.monotonic(), 0)):
+        if not self._sender.wait_until_idle(max(deadline - time.monotonic(), 0)):
             raise RequestTimedOutError(
                 f"not all records of {self._config.transactional_id} were acknowledged within max.block.ms="
                 f"{self._config.max_block_ms}: call it again"

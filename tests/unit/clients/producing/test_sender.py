@@ -3,6 +3,7 @@
 import itertools
 import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -24,7 +25,7 @@ from millrace.errors import (
 )
 from millrace.protocol import millrace_pb2 as pb
 
-from ....integration.waiting import STALL_S
+from ....integration.waiting import STALL_S, eventually
 
 TOPIC_ID = uuid.UUID(int=7).bytes
 
@@ -90,6 +91,31 @@ def test_the_leader_is_looked_up_when_a_batch_is_sent_again_and_not_before(confi
     finally:
         sender.stop()
     assert network.asked == ["broker:1", "broker:2"]
+
+
+def test_a_flush_does_not_wait_for_batches_that_are_queued_after_its_begin(config):
+    answers, outcomes = [], Outcomes()
+    network = Network(config, answers.append, refusals=2)
+    sender = Sender(config, network, MetadataCache(network), outcomes, None)
+    sender.start(lambda: None, lambda: False)
+    response = pb.ProduceResponse()
+    response.topics.add(name="t").partitions.add(partition=0, base_offset=5)
+    done = []
+    try:
+        sender.enqueue("t", BuiltBatch(0, bytes(61), 1, 0), lambda *outcome: done.append(1))
+        with ThreadPoolExecutor(1) as pool:
+            flushed = pool.submit(sender.wait_until_sent, STALL_S)
+            eventually(lambda: outcomes._waiters, "the flush to wait")
+            sender.enqueue("t", BuiltBatch(0, bytes(61), 1, 0), lambda *outcome: done.append(2))
+            eventually(lambda: answers, "the first request").pop()(response, None)
+            eventually(lambda: answers, "the second request")
+            assert flushed.result(STALL_S)
+        assert done == [1]
+        assert not sender.wait_until_idle(0)
+        answers.pop()(response, None)
+        assert sender.wait_until_idle(STALL_S)
+    finally:
+        sender.stop()
 
 
 def _stamps(errors, **options):
