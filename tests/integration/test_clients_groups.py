@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +17,9 @@ import pytest
 
 from millrace.clients import (
     Admin,
+    Consumer,
     OffsetAndMetadata,
+    Producer,
     RebalanceListener,
     TopicPartition,
 )
@@ -29,7 +32,7 @@ from millrace.errors import (
 from millrace_broker.testing import EmbeddedBroker
 
 from .consumer_groups import QUICK_GROUPS, Group, Told, places, poll_on, poll_until, read
-from .waiting import Stall, eventually
+from .waiting import AN_HOUR_MS, STALL_S, Stall, eventually
 
 BROKER_OPTIONS = QUICK_GROUPS
 
@@ -255,6 +258,41 @@ def test_members_live_through_a_restart_of_the_broker(tmp_path: Path) -> None:
         group.close()
     finally:
         broker.stop()
+
+
+def test_closing_in_time_does_not_wait_for_a_look_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = EmbeddedBroker(tmp_path, options={"group.initial.rebalance.delay.ms": "0"}).start()
+    servers = broker.bootstrap_servers
+    with Admin(servers) as admin, Producer(servers) as producer:
+        admin.create_topic("t", partitions=1)
+        producer.send("t", b"1").result(STALL_S)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "auto.offset.reset": "earliest",
+            "group.id": "g",
+            "heartbeat.interval.ms": 100,
+            "socket.connection.setup.timeout.ms": AN_HOUR_MS,
+            "request.timeout.ms": AN_HOUR_MS,
+        }
+    )
+    consumer.subscribe("t")
+    eventually(lambda: consumer.poll(100), "the record")
+    coordinator, is_looking = consumer._group._coordinator, threading.Event()
+    find = coordinator.address
+
+    def noticed(timeout_ms: int | None = None) -> str:
+        if not coordinator.is_known:
+            is_looking.set()
+        return find(timeout_ms)
+
+    monkeypatch.setattr(coordinator, "address", noticed)
+    broker.stop()
+    assert is_looking.wait(STALL_S)
+    closing = threading.Thread(target=consumer.close, args=(500,), daemon=True)
+    closing.start()
+    closing.join(STALL_S)
+    assert not closing.is_alive()
 
 
 def test_the_first_commits_wait_until_the_offsets_topic_has_leaders(tmp_path: Path) -> None:

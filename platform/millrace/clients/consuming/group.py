@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 _COMMIT_BEFORE_REBALANCE_S = 5.0
 """Time that a rebalance waits for an auto commit."""
+_COMMIT_AT_LEAVE_S = 0.1
+"""Time that an auto commit has at least when the consumer leaves the group, also if the timeout has passed."""
 
 
 class ConsumerGroup:
@@ -65,6 +67,7 @@ class ConsumerGroup:
         self._to_begin: Subscription | None = None
         self._listener = RebalanceListener()
         self._listener_error: BaseException | None = None
+        self._leave_by = float("inf")
         self.rebalances = 0
         """Number of rebalances of this member."""
 
@@ -89,10 +92,11 @@ class ConsumerGroup:
             self._assignment.replace(())
             return
         self._member = member  # commits within the listener are still this member's
+        self._leave_by = time.monotonic() + timeout_s
         try:
             member.leave(self, reason, timeout_s)
         finally:
-            self._member = None
+            self._member, self._leave_by = None, float("inf")
             self._assignment.replace(())
         self._raise_listener_error()
 
@@ -240,7 +244,8 @@ class ConsumerGroup:
 
     def _commit_before(self, partitions: Collection[TopicPartition]) -> None:
         if self.commits_automatically:
-            self.commit_now(self._assignment.consumed(partitions), _COMMIT_BEFORE_REBALANCE_S)
+            left_s = max(self._leave_by - time.monotonic(), _COMMIT_AT_LEAVE_S)
+            self.commit_now(self._assignment.consumed(partitions), min(_COMMIT_BEFORE_REBALANCE_S, left_s))
 
     def commit_now(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float) -> None:
         """Try to commit within ``timeout_s``; an error is logged."""

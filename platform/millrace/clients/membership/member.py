@@ -3,7 +3,7 @@
 Invariants:
 
 - The state is replaced under the lock; no call or callback is made under it.
-- Only the background thread makes requests, one at a time; after ``stop`` there are none.
+- Only the background thread makes requests, one at a time; after ``stop`` it begins none, but may still end a look-up.
 - Assignments change only in the caller's thread (``poll``, ``leave``), through ``Hands``.
 """
 
@@ -44,6 +44,7 @@ from millrace.clients.transport import PendingCall, unary
 from millrace.config.client import ConsumerConfig
 from millrace.coordinator_records.consumer_protocol import PROTOCOL_TYPE
 from millrace.errors import (
+    ClientClosedError,
     MillraceError,
     RebalanceInProgressError,
     UnsupportedAssignorError,
@@ -191,8 +192,12 @@ class Member:
             self._condition.notify_all()
 
     def leave(self, hands: Hands, reason: str, timeout_s: float) -> None:
-        """Revoke all partitions, leave the group unless the member is static, and end the thread."""
-        self._stop()
+        """Revoke all partitions, leave the group unless the member is static, and end the thread.
+
+        Waits at most ``timeout_s`` for the thread and the coordinator together. The member cannot be used again.
+        """
+        deadline = time.monotonic() + timeout_s
+        self._stop(timeout_s)
         state = self._state
         try:
             if state.changed is not None:
@@ -205,7 +210,7 @@ class Member:
             with self._condition:
                 self._state = self._state.left()
             if member_id and not self._config.group_instance_id:
-                self._say_goodbye(Leave(member_id=member_id, reason=reason), timeout_s)
+                self._say_goodbye(Leave(member_id=member_id, reason=reason), deadline - time.monotonic())
 
     def _say_goodbye(self, leave: Leave, timeout_s: float) -> None:
         try:
@@ -215,7 +220,7 @@ class Member:
         except MillraceError as error:
             logger.warning("leaving group %s: %s", self._coordinator.group_id, error.message)
 
-    def _stop(self) -> None:
+    def _stop(self, timeout_s: float) -> None:
         with self._condition:
             self._is_stopping = True
             call = self._call
@@ -223,7 +228,7 @@ class Member:
         if call is not None:
             call.cancel()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(timeout_s)  # a look-up, of the coordinator or of topics, cannot be cancelled
             self._thread = None
 
     # --- the background thread ------------------------------------------------------------------------------------
@@ -283,6 +288,8 @@ class Member:
 
     def _ask(self, method: Callable[[Any], Any], request: Any, timeout_s: float | None = None) -> Any:
         address = self._coordinator.address(self._config.request_timeout_ms)
+        if self._is_stopping:
+            raise ClientClosedError("the consumer leaves the group")
         call = self._connections.begin(
             unary(method),
             request,
