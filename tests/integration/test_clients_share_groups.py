@@ -8,9 +8,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from millrace.clients import AcknowledgeType, Admin, ConsumerRecord, Producer, ShareConsumer, TopicPartition
+from millrace.clients.schema_cache import SchemaCache
 from millrace.errors import (
     ClientClosedError,
     InvalidGroupIdError,
@@ -207,3 +209,25 @@ def test_misuse_is_refused_with_the_reason(queue: Queue) -> None:
     consumer.close()
     with pytest.raises(ClientClosedError):
         consumer.poll()
+
+
+def test_a_wakeup_while_a_poll_decodes_records_keeps_their_delivery(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Admin(queue.broker.bootstrap_servers) as admin, Producer(queue.broker.bootstrap_servers) as producer:
+        admin.create_topic(queue.name, partitions=1, schema="id BIGINT")
+        producer.send_table(queue.name, [{"id": 1}])
+    consumer = queue.consumer()
+    look_up, calls = SchemaCache.schema_of, iter([consumer.wakeup])
+
+    def schema_of(cache: SchemaCache, schema_id: int) -> pa.Schema:
+        next(calls, lambda: None)()
+        return look_up(cache, schema_id)
+
+    monkeypatch.setattr(SchemaCache, "schema_of", schema_of)
+    with pytest.raises(WakeupError):
+        _next(consumer)
+    (record,) = consumer.poll(0)
+    assert (record.value, record.delivery_count) == ({"id": 1}, 1)
+    consumer.acknowledge(record)
+    assert consumer.commit() == {TopicPartition(queue.name, 0): None}

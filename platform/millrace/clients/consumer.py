@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
-from functools import wraps
+from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, cast
 
@@ -36,7 +37,7 @@ from millrace.clients.offsets import list_offsets
 from millrace.clients.schema_cache import SchemaCache
 from millrace.clients.tables import METADATA_COLUMNS, TableShape, batch_to_records, batch_to_table
 from millrace.config.client import ConsumerConfig
-from millrace.errors import ClientClosedError, UnknownTopicOrPartitionError, UsageError
+from millrace.errors import ClientClosedError, UnknownTopicOrPartitionError, UsageError, WakeupError
 
 _ROWS_MAX: Final = 2**63 - 1
 _POLL_BYTES_MAX: Final = 256 * 2**20
@@ -318,20 +319,23 @@ class Consumer:
 
         The result is empty if no records come within ``timeout_ms``. Members of a group must poll at least every
         ``max.poll.interval.ms``; polls process rebalances and call listeners. While no broker is reachable, the poll
-        retries and raises ``BrokerUnavailableError`` after ``default.api.timeout.ms``. Raises
+        retries and raises ``BrokerUnavailableError`` after ``default.api.timeout.ms``. An error behind some records is
+        raised by the next poll. ``CorruptBatchError`` is raised until you seek past the batch. Raises
         ``OffsetOutOfRangeError`` (``LogTruncationError`` if the log lost records that were read) with
         ``auto.offset.reset=none``, ``UnknownTopicOrPartitionError``, ``CorruptBatchError``, ``WakeupError``,
         ``FencedInstanceIdError`` and other fatal errors of the group.
         """
         by_partition: dict[TopicPartition, list[ConsumerRecord]] = {}
         left = self._config.max_poll_records if max_records is None else max_records
-        for reader in self._poller.wait_for_data(timeout_ms):
-            reader.read_columns(None)
-            key_columns = self._metadata.topic(reader.partition.topic).key_columns
-            while left > 0 and (batch := reader.next(left)) is not None:
-                left -= batch.num_rows
-                records = batch_to_records(reader.partition, batch, key_columns)
-                by_partition.setdefault(reader.partition, []).extend(records)
+        ready = self._poller.wait_for_data(timeout_ms)
+        with self._postponing_errors(by_partition):
+            for reader in ready:
+                reader.read_columns(None)
+                keys = self._metadata.topic(reader.partition.topic).key_columns
+                convert = partial(batch_to_records, reader.partition, key_columns=keys)
+                while left > 0 and (read := reader.next(left, convert)) is not None:
+                    left -= read[0].num_rows
+                    by_partition.setdefault(reader.partition, []).extend(read[1])
         self._handed_out(sum(map(len, by_partition.values())), timeout_ms)
         return self._interceptors.on_consume(ConsumerRecords(by_partition))
 
@@ -365,14 +369,30 @@ class Consumer:
         batches: list[pa.RecordBatch] = []
         left = _ROWS_MAX if max_records is None else max_records
         size_bytes = 0
-        for reader in ready:
-            reader.read_columns(shape.columns_to_read)
-            while left > 0 and size_bytes < _POLL_BYTES_MAX and (batch := reader.next(left)) is not None:
-                left -= batch.num_rows
-                size_bytes += batch.header.size_bytes
-                batches.append(batch_to_table(shape, reader.partition, batch))
+        with self._postponing_errors(batches):
+            for reader in ready:
+                reader.read_columns(shape.columns_to_read)
+                convert = partial(batch_to_table, shape, reader.partition)
+                while left > 0 and size_bytes < _POLL_BYTES_MAX and (read := reader.next(left, convert)) is not None:
+                    left -= read[0].num_rows
+                    size_bytes += read[0].header.size_bytes
+                    batches.append(read[1])
         self._handed_out(sum(batch.num_rows for batch in batches), timeout_ms)
         return pa.Table.from_batches(batches, schema=shape.schema)
+
+    @contextmanager
+    def _postponing_errors(self, collected: Collection[object]) -> Iterator[None]:
+        """Leave an error to the next poll if this one has collected records, which would be lost with the error.
+
+        The next poll reads from the same position, and meets the error again.
+        """
+        try:
+            yield
+        except Exception as error:
+            if not collected:
+                raise
+            if isinstance(error, WakeupError):
+                self._signal.wakeup()
 
     def _handed_out(self, records: int, timeout_ms: int) -> None:
         """Count returned records, and fetch the next ones."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from millrace.clients.consuming.partition import OFFSET_MAX, PartitionState
 from millrace.clients.schema_cache import SchemaCache
 from millrace.records import DecodedBatch, decode_range
+
+Converted = TypeVar("Converted")
 
 
 class PartitionReader:
@@ -40,25 +43,29 @@ class PartitionReader:
         """Return whether batches wait to be read (control batches alone may contain no records)."""
         return bool(self.state.waiting) and not self.state.is_paused
 
-    def next(self, max_rows: int) -> DecodedBatch | None:
-        """Return the next rows, at most ``max_rows`` of one decoded batch; ``None`` without further fetched data."""
+    def next(
+        self, max_rows: int, convert: Callable[[DecodedBatch], Converted]
+    ) -> tuple[DecodedBatch, Converted] | None:
+        """Return the next rows, at most ``max_rows`` of one decoded batch, and what ``convert`` makes of them.
+
+        Returns ``None`` without further fetched data. Raises the errors of ``decode_range`` and ``convert``. After an
+        error the position is unchanged, and the next call reads the same rows.
+        """
         if self._generation != self.state.generation:
             self._generation = self.state.generation
             self._batches = self._rest = None
-        batch = self._rest or self._next_batch()
+        batch = self._rest = self._rest or self._next_batch()
         if batch is None:
             return None
-        if batch.num_rows > max_rows:
-            split = batch.offsets()[max_rows].as_py()
-            self._rest = batch.slice(split, OFFSET_MAX)
-            batch = batch.slice(0, split)
-            self.state.position = split
-        else:
-            self._rest = None
-            # Skip offsets that compaction removed at a batch's end, but not records from ``end_offset`` on.
-            self.state.position = min(batch.header.next_offset, self.state.waiting[0].end_offset)
+        split = batch.offsets()[max_rows].as_py() if batch.num_rows > max_rows else None
+        rows = batch if split is None else batch.slice(0, split)
+        converted = convert(rows)
+        self._rest = None if split is None else batch.slice(split, OFFSET_MAX)
+        # Skip offsets that compaction removed at a batch's end, but not records from ``end_offset`` on.
+        end = min(batch.header.next_offset, self.state.waiting[0].end_offset)
+        self.state.position = end if split is None else split
         self.state.offset_epoch = batch.header.partition_leader_epoch
-        return batch
+        return rows, converted
 
     def _next_batch(self) -> DecodedBatch | None:
         while self.state.waiting:
@@ -73,7 +80,11 @@ class PartitionReader:
                     verify=self._check_crcs,
                     aborted=fetched.aborted,
                 )
-            batch = next(self._batches, None)
+            try:
+                batch = next(self._batches, None)
+            except BaseException:
+                self._batches = None  # a generator that has raised ends: without this, its records would be skipped
+                raise
             if batch is not None:
                 return batch
             self._batches = None

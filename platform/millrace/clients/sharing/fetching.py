@@ -5,7 +5,6 @@ Invariant: at most one fetch is in flight; another thread only stores its respon
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +22,7 @@ from millrace.clients.sharing.acknowledgements import Run
 from millrace.clients.tables import batch_to_records
 from millrace.clients.transport import PendingCall, unary
 from millrace.config.client import ShareConsumerConfig
-from millrace.errors import MillraceError
+from millrace.errors import MillraceError, WakeupError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.item_errors import error_in
 from millrace.records import decode_range
@@ -62,7 +61,7 @@ class ShareFetcher:
         self._signal = signal
         self._schemas = SchemaCache(connections)
         self._under_way: PendingCall[pb.ShareFetchResponse] | None = None
-        self._answers: deque[tuple[list[TopicPartition], pb.ShareFetchResponse | None, MillraceError | None]] = deque()
+        self._answer: tuple[list[TopicPartition], pb.ShareFetchResponse | None, MillraceError | None] | None = None
 
     def send(self, member_id: str, partitions: Iterable[TopicPartition], said: Said) -> set[TopicPartition]:
         """Fetch records of these partitions and send acknowledgements; returns the partitions of the request.
@@ -99,30 +98,32 @@ class ShareFetcher:
         response: pb.ShareFetchResponse | None,
         error: MillraceError | None,
     ) -> None:
-        self._answers.append((asked, response, error))
+        self._answer = asked, response, error
         self._signal.ring()
 
     def take_in(self) -> list[Given]:
-        """Process and return the received responses."""
-        given: list[Given] = []
-        while self._answers:
-            asked, response, error = self._answers.popleft()
-            self._under_way = None
-            if error is not None:
-                self._coordinator.notice(error)
-            if response is None:
-                given += [Given(partition=each, records=[], acquired=[], error=error) for each in asked]
-                continue
-            given += [
+        """Process and return the received response. After ``WakeupError`` the next call processes it again."""
+        if self._answer is None:
+            return []
+        asked, response, error = self._answer
+        if error is not None:
+            self._coordinator.notice(error)
+        if response is None:
+            given = [Given(partition=each, records=[], acquired=[], error=error) for each in asked]
+        else:
+            given = [
                 self._given(TopicPartition(topic.name, result.partition), result)
                 for topic in response.topics
                 for result in topic.partitions
             ]
+        self._answer = self._under_way = None
         return given
 
     def _given(self, partition: TopicPartition, result: pb.ShareFetchResponse.PartitionRecords) -> Given:
         try:
             return self._decoded(partition, result)
+        except WakeupError:
+            raise
         except MillraceError as error:
             # The acquired records are redelivered after their lock expires.
             return Given(partition=partition, records=[], acquired=[], error=error)
