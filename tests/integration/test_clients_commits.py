@@ -21,12 +21,14 @@ from millrace.clients import (
     RebalanceListener,
     TopicPartition,
 )
+from millrace.clients.membership.coordinator import Coordinator
 from millrace.errors import (
     ClientClosedError,
     ConcurrentUseError,
     GroupIdNotFoundError,
     InvalidConfigError,
     InvalidGroupIdError,
+    MillraceError,
     NonEmptyGroupError,
     OffsetMetadataTooLargeError,
     UnknownMemberError,
@@ -132,6 +134,50 @@ def test_a_poll_is_woken_up(group: Group) -> None:
         consumer.poll(0)
     consumer.poll(0)
     timer.join()
+
+
+def _wake_at_coordinator_look_up(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Call ``wakeup`` just before the next look-up of the coordinator, as another thread may."""
+    look_up, calls = Coordinator.address, iter([consumer.wakeup])
+
+    def address(coordinator: Coordinator, timeout_ms: int | None = None) -> str:
+        if consumer._signal.is_mine and (call := next(calls, None)):
+            coordinator.forget()
+            call()
+        return look_up(coordinator, timeout_ms)
+
+    monkeypatch.setattr(Coordinator, "address", address)
+
+
+def test_a_wakeup_while_a_commit_is_sent_ends_the_poll_and_not_the_commit(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group.create_topic(1, 0)
+    partition = TopicPartition(group.name, 0)
+    consumer = group.consumer(enable_auto_commit="false")
+    consumer.assign([partition])
+    done: list[MillraceError | None] = []
+    _wake_at_coordinator_look_up(consumer, monkeypatch)
+    consumer.commit_async({partition: 5}, lambda _, error: done.append(error))
+    with pytest.raises(WakeupError):
+        consumer.poll(0)
+    poll_until(lambda: bool(done), consumer)
+    assert done == [None]
+    _wake_at_coordinator_look_up(consumer, monkeypatch)
+    with pytest.raises(WakeupError):
+        consumer.commit({partition: 6})
+    assert consumer.committed([partition])[partition] == OffsetAndMetadata(offset=5)
+
+
+def test_a_wakeup_while_a_member_leaves_ends_the_next_poll(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    group.create_topic(1, 1)
+    consumer = group.member(enable_auto_commit="false")
+    read(1, consumer)
+    _wake_at_coordinator_look_up(consumer, monkeypatch)
+    consumer.unsubscribe()
+    consumer.assign([(group.name, 0)])
+    with pytest.raises(WakeupError):
+        consumer.poll(0)
 
 
 def test_a_consumer_is_for_one_thread_at_a_time(group: Group) -> None:

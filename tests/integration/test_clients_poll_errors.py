@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from millrace.clients import Admin, Consumer, Producer
+from millrace.clients import Admin, Consumer, Producer, TopicPartition
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.model import TopicDescription
 from millrace.clients.schema_cache import SchemaCache
@@ -150,3 +150,24 @@ def test_records_are_returned_before_the_error_of_another_topic(
                 consumer.poll(0)
         (second,) = consumer.poll(int(STALL_S * 1000))
         assert second.value == b"ill"
+
+
+def test_a_wakeup_during_a_leader_look_up_ends_the_poll(
+    module_broker: EmbeddedBroker, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin.create_topic("led", partitions=1)
+    with Producer(module_broker.bootstrap_servers) as producer, _consumer(module_broker, "led") as consumer:
+        producer.send("led", b"first").result(STALL_S)
+        assert consumer.position(("led", 0)) == 0
+        look_up, calls = MetadataCache.leader_address, iter([consumer.wakeup])
+
+        def leader_address(cache: MetadataCache, partition: TopicPartition, timeout_ms: int | None = None) -> str:
+            next(calls, lambda: None)()
+            cache.forget(partition.topic)
+            return look_up(cache, partition, timeout_ms)
+
+        monkeypatch.setattr(MetadataCache, "leader_address", leader_address)
+        with pytest.raises(WakeupError):
+            consumer.poll(int(STALL_S * 1000))
+        (first,) = consumer.poll(int(STALL_S * 1000))
+        assert first.value == b"first"

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from millrace.clients import AcknowledgeType, Admin, ConsumerRecord, Producer, ShareConsumer, TopicPartition
+from millrace.clients.membership.coordinator import Coordinator
 from millrace.clients.schema_cache import SchemaCache
 from millrace.errors import (
     ClientClosedError,
@@ -230,4 +231,23 @@ def test_a_wakeup_while_a_poll_decodes_records_keeps_their_delivery(
     (record,) = consumer.poll(0)
     assert (record.value, record.delivery_count) == ({"id": 1}, 1)
     consumer.acknowledge(record)
+    assert consumer.commit() == {TopicPartition(queue.name, 0): None}
+
+
+def test_a_wakeup_during_a_commit_keeps_the_acknowledgements(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue.fill(1)
+    consumer = queue.consumer()
+    (record,) = _next(consumer)
+    consumer.acknowledge(record)
+    look_up, calls = Coordinator.address, iter([consumer.wakeup])
+
+    def address(coordinator: Coordinator, timeout_ms: int | None = None) -> str:
+        if consumer._signal.is_mine and (call := next(calls, None)):
+            coordinator.forget()
+            call()
+        return look_up(coordinator, timeout_ms)
+
+    monkeypatch.setattr(Coordinator, "address", address)
+    with pytest.raises(WakeupError):
+        consumer.commit()
     assert consumer.commit() == {TopicPartition(queue.name, 0): None}

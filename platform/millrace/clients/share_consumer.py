@@ -196,7 +196,8 @@ class ShareConsumer:
         """Send the acknowledgements (implicit mode: accept all records), and wait.
 
         Returns each partition's error, ``None`` on success. ``InvalidRecordStateError`` means that a record's lock
-        expired, and another member may have it.
+        expired, and another member may have it. Raises ``WakeupError``; the next ``poll`` or ``commit`` sends the
+        acknowledgements again.
         """
         with self._signal.in_use():
             self._check_open()
@@ -206,8 +207,8 @@ class ShareConsumer:
             return self._tell()
 
     def _tell(self) -> dict[TopicPartition, MillraceError | None]:
-        to_tell, self._to_tell = self._to_tell, {}
-        outcome = self._fetcher.acknowledge(self._member.member_id, to_tell) if to_tell else {}
+        outcome = self._fetcher.acknowledge(self._member.member_id, self._to_tell) if self._to_tell else {}
+        self._to_tell = {}
         for partition, error in outcome.items():
             if self._on_acknowledged is not None:
                 self._on_acknowledged(partition, error)

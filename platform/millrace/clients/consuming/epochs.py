@@ -31,6 +31,7 @@ from millrace.errors import (
     LogTruncationError,
     MillraceError,
     UnsupportedVersionError,
+    WakeupError,
 )
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.item_errors import error_in
@@ -112,6 +113,9 @@ class EpochChecks:
             try:
                 address = self._metadata.leader_address(state.partition)
                 topic = self._metadata.topic(state.partition.topic)
+            except WakeupError:
+                self._signal.wakeup()  # it takes effect at the next wait
+                break
             except MillraceError as error:
                 failed(state, error)
                 continue

@@ -34,6 +34,7 @@ from millrace.errors import (
     MillraceError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
+    WakeupError,
 )
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.fetch_response import FetchedRecords, read_fetch_response
@@ -77,7 +78,10 @@ class Fetcher:
     # --- asking ---------------------------------------------------------------------------------------------------
 
     def send(self, states: Iterable[PartitionState], timeout_ms: int) -> None:
-        """Fetch partitions that have little data left; leader lookups may take ``timeout_ms``."""
+        """Fetch partitions that have little data left; leader lookups may take ``timeout_ms``.
+
+        A wake-up ends the lookups, and takes effect at the next wait of the caller.
+        """
         now = time.monotonic()
         idle: dict[str, _Asked] = {}
         behind: list[tuple[str, _Asked]] = []
@@ -93,6 +97,9 @@ class Fetcher:
                 if not self._epochs.is_good(state, max(timeout_ms, _LOOKUP_MS_MIN)):
                     to_check.append(state)
                     continue
+            except WakeupError:
+                self._signal.wakeup()  # records that a poll has collected must not be lost: the next wait ends
+                break
             except MillraceError as error:
                 self._retry_later(state, error)
                 continue

@@ -69,6 +69,12 @@ class CommitQueue:
                 return state, False
         return replace(self, under_way=None, attempts=0, retry_at=0.0), True
 
+    def postponed(self, commit: Commit) -> CommitQueue:
+        """Return the queue with a commit that was not sent first in line again."""
+        if self.under_way is not commit:
+            return self
+        return replace(self, waiting=(commit, *self.waiting), under_way=None)
+
     def withdrawn(self, commit: Commit) -> CommitQueue:
         """Withdraw a commit whose caller stopped waiting, unless it is in flight."""
         return replace(self, waiting=tuple(each for each in self.waiting if each is not commit))

@@ -26,6 +26,7 @@ from millrace.errors import (
     MillraceError,
     RequestTimedOutError,
     UnknownMemberError,
+    WakeupError,
 )
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.item_errors import check_item
@@ -129,6 +130,10 @@ class Commits:
                 timeout_s=timeout_s,
                 on_done=lambda response, error: self._on_done(commit, response, error),
             )
+        except WakeupError:
+            with self._lock:
+                self._queue = self._queue.postponed(commit)
+            self._signal.wakeup()  # it takes effect at the next wait
         except MillraceError as error:
             self._answered(commit, error)
 

@@ -48,6 +48,7 @@ from millrace.errors import (
     MillraceError,
     RebalanceInProgressError,
     UnsupportedAssignorError,
+    WakeupError,
 )
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.item_errors import error_in
@@ -217,6 +218,8 @@ class Member:
             self._coordinator.call(
                 lambda stub: stub.LeaveGroup, self._leave_request(leave), timeout_ms=max(int(timeout_s * 1000), 1)
             )
+        except WakeupError:
+            self._signal.wakeup()  # it takes effect at the next wait
         except MillraceError as error:
             logger.warning("leaving group %s: %s", self._coordinator.group_id, error.message)
 

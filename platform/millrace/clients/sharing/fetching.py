@@ -159,7 +159,7 @@ class ShareFetcher:
         )
 
     def acknowledge(self, member_id: str, said: Said) -> dict[TopicPartition, MillraceError | None]:
-        """Send acknowledgements, and wait for the response."""
+        """Send acknowledgements, and wait for the response. Raises ``WakeupError``."""
         request = pb.ShareAcknowledgeRequest(group_id=self._config.group_id, member_id=member_id)
         for partition in sorted(said):
             topic = _topic_of(request.topics, partition.topic)
@@ -167,6 +167,8 @@ class ShareFetcher:
         try:
             address = self._coordinator.address()
             response = self._connections.call(lambda stub: stub.ShareAcknowledge, request, address=address)
+        except WakeupError:
+            raise
         except MillraceError as error:
             self._coordinator.notice(error)
             return dict.fromkeys(said, error)
