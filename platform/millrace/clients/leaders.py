@@ -17,9 +17,8 @@ from millrace.errors import (
     MillraceError,
     NotLeaderError,
     ReplicaNotAvailableError,
-    RequestTimedOutError,
-    ThrottledError,
     UnknownLeaderEpochError,
+    UnknownTopicOrPartitionError,
 )
 
 Answer = TypeVar("Answer")
@@ -40,24 +39,28 @@ def ask_leaders(
     metadata: MetadataCache,
     partitions: Iterable[TopicPartition],
     ask: Callable[[str, list[TopicPartition]], Mapping[TopicPartition, Answer | MillraceError]],
+    *,
+    once_ms: int | None = None,
 ) -> dict[TopicPartition, Answer | MillraceError]:
     """Call ``ask`` with the address of each leader and its partitions; returns its result for each partition.
 
-    Transient errors are retried up to ``default.api.timeout.ms``, so the request of ``ask`` may be sent twice. Raises
-    permanent errors of ``ask``, and errors of the leader lookup.
+    Transient errors are retried up to ``default.api.timeout.ms``, so the request of ``ask`` may be sent twice. With
+    ``once_ms`` they are not retried, and a leader lookup may take that time. Raises permanent errors of ``ask``, and
+    errors of the leader lookup.
     """
-    deadline = time.monotonic() + connections.config.default_api_timeout_ms / 1000
+    limit_ms = connections.config.default_api_timeout_ms if once_ms is None else 0
+    deadline = time.monotonic() + limit_ms / 1000
     answers: dict[TopicPartition, Answer | MillraceError] = {}
     pending, attempt = list(partitions), 0
     while pending:
-        found = _ask_once(metadata, pending, ask)
+        found = _ask_once(metadata, pending, ask, once_ms)
+        answers.update(found)
+        again = [each for each, answer in found.items() if may_pass(answer)]
+        metadata.forget({each.topic for each in again})
         wait_s = backoff_s(connections.config, attempt)
-        is_late = time.monotonic() + wait_s > deadline
-        again = [] if is_late else [each for each, answer in found.items() if _passes(answer)]
-        answers.update((each, answer) for each, answer in found.items() if each not in set(again))
-        if again:
-            metadata.forget({each.topic for each in again})
-            connections.wait(wait_s)
+        if not again or time.monotonic() + wait_s > deadline:
+            break
+        connections.wait(wait_s)
         pending, attempt = again, attempt + 1
     return answers
 
@@ -93,23 +96,29 @@ def _ask_once(
     metadata: MetadataCache,
     partitions: list[TopicPartition],
     ask: Callable[[str, list[TopicPartition]], Mapping[TopicPartition, Answer | MillraceError]],
+    timeout_ms: int | None,
 ) -> dict[TopicPartition, Answer | MillraceError]:
     found: dict[TopicPartition, Answer | MillraceError] = {}
     by_address: dict[str, list[TopicPartition]] = defaultdict(list)
     for partition in partitions:
         try:
-            by_address[metadata.leader_address(partition)].append(partition)
+            by_address[metadata.leader_address(partition, timeout_ms)].append(partition)
         except LeaderNotAvailableError as error:
             found[partition] = error
     for address, its in by_address.items():
         try:
             found.update(ask(address, its))
         except MillraceError as error:
-            if not _passes(error):
+            if not may_pass(error):
                 raise
             found.update(dict.fromkeys(its, error))
     return found
 
 
-def _passes(answer: object) -> bool:
-    return isinstance(answer, (*MOVED, ThrottledError, RequestTimedOutError))
+def may_pass(answer: object) -> bool:
+    """Return whether an answer is a transient error.
+
+    A missing topic is none, although Kafka's protocol calls it retriable.
+    """
+    is_transient = isinstance(answer, MillraceError) and answer.retriable
+    return is_transient and not isinstance(answer, UnknownTopicOrPartitionError)

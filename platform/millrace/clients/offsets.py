@@ -57,6 +57,26 @@ def list_offsets(
     isolation_level: str = Isolation.READ_UNCOMMITTED,
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
     """Ask the leader of each partition for the offset at a time; raises the first partition's error."""
+    found: dict[TopicPartition, OffsetAndTimestamp] = {}
+    for partition, answer in ask_offsets(connections, metadata, wanted, isolation_level=isolation_level).items():
+        if isinstance(answer, MillraceError):
+            raise answer
+        found[partition] = answer
+    return found
+
+
+def ask_offsets(
+    connections: Connections,
+    metadata: MetadataCache,
+    wanted: Mapping[TopicPartition, str | int | datetime],
+    *,
+    isolation_level: str = Isolation.READ_UNCOMMITTED,
+    once_ms: int | None = None,
+) -> dict[TopicPartition, OffsetAndTimestamp | MillraceError]:
+    """Ask the leader of each partition for the offset at a time, and return each partition's offset or error.
+
+    With ``once_ms`` transient errors are not retried, and each call may take that time (``ask_leaders``).
+    """
     times = {TopicPartition(*partition): wire_time(when) for partition, when in wanted.items()}
     level = isolation_number(isolation_level)
 
@@ -66,17 +86,13 @@ def list_offsets(
             topic = topics.setdefault(partition.topic, pb.ListOffsetsRequest.TopicTimes(name=partition.topic))
             topic.partitions.add(partition=partition.partition, timestamp=times[partition])
         request = pb.ListOffsetsRequest(isolation_level=level, topics=topics.values())
-        timeout_ms = connections.config.request_timeout_ms
+        request_ms = connections.config.request_timeout_ms
+        timeout_ms = request_ms if once_ms is None else min(request_ms, once_ms)
         return _offsets(
             connections.once(lambda stub: stub.ListOffsets, request, address=address, timeout_ms=timeout_ms)
         )
 
-    found: dict[TopicPartition, OffsetAndTimestamp] = {}
-    for partition, answer in ask_leaders(connections, metadata, times, ask).items():
-        if isinstance(answer, MillraceError):
-            raise answer
-        found[partition] = answer
-    return found
+    return ask_leaders(connections, metadata, times, ask, once_ms=once_ms)
 
 
 def _offsets(response: pb.ListOffsetsResponse) -> dict[TopicPartition, OffsetAndTimestamp | MillraceError]:

@@ -12,27 +12,16 @@ from millrace.clients.consuming.group import ConsumerGroup
 from millrace.clients.consuming.positions import find_positions
 from millrace.clients.consuming.reader import PartitionReader
 from millrace.clients.consuming.signal import Signal
+from millrace.clients.leaders import may_pass
 from millrace.clients.metadata import MetadataCache
 from millrace.config.client import ConsumerConfig
 from millrace.errors import (
     BrokerUnavailableError,
-    CoordinatorLoadInProgressError,
-    CoordinatorNotAvailableError,
-    NotCoordinatorError,
-    RequestTimedOutError,
+    MillraceError,
     UnknownTopicOrPartitionError,
-    UnstableOffsetCommitError,
     UsageError,
 )
 
-_NOT_YET: Final = (
-    CoordinatorLoadInProgressError,
-    CoordinatorNotAvailableError,
-    NotCoordinatorError,
-    RequestTimedOutError,
-    UnstableOffsetCommitError,
-)
-"""Errors for which positions may be unknown although brokers answer."""
 _RETRY_S: Final = 0.1
 _LOOK_UP_MS_MIN: Final = 1000
 """Minimum timeout of position lookups, even in a poll that does not wait."""
@@ -88,7 +77,9 @@ class Poller:
             if time.monotonic() >= deadline:
                 raise
             return _RETRY_S
-        except _NOT_YET:
+        except MillraceError as error:
+            if not may_pass(error):
+                raise
             return _RETRY_S
         return 3600.0
 
@@ -107,12 +98,13 @@ class Poller:
                     self._group.look_at_topics()
                 raise error
 
-    def find_positions(self, timeout_ms: int | None) -> None:
-        """Set the position of partitions without one; raises the errors of the lookups."""
+    def find_positions(self, once_ms: int | None) -> None:
+        """Set the position of partitions without one: see ``millrace.clients.consuming.positions``."""
         find_positions(
             self._config,
             self._connections,
             self._metadata,
             self._assignment.states(),
-            lambda partitions: self._group.committed(list(partitions), timeout_ms),
+            lambda partitions: self._group.committed(list(partitions), once_ms),
+            once_ms,
         )
