@@ -5,6 +5,7 @@ Callers see no difference.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -217,6 +218,16 @@ def test_a_server_of_another_protocol_is_named(tmp_path: Path) -> None:
             admin.list_topics()
         server.shutdown(socket.SHUT_RDWR)
     serving.join(STALL_S)
+
+
+def test_a_live_broker_is_asked_although_the_brokers_before_it_do_not_answer(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(2)]
+        broker = stack.enter_context(EmbeddedBroker(tmp_path / "data"))
+        servers = ",".join([*(f"127.0.0.1:{port}" for port in silent), broker.bootstrap_servers])
+        options = {"socket.connection.setup.timeout.ms": 2000}
+        admin = stack.enter_context(Admin({"bootstrap.servers": servers, **options}))
+        assert [node.port for node in admin.describe_cluster().brokers] == [broker.port]
 
 
 def test_a_client_learns_the_address_of_the_listener_by_which_it_came(tmp_path: Path) -> None:

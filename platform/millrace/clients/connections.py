@@ -102,19 +102,24 @@ class Connections:
         (``default.api.timeout.ms``).
 
         Raises the broker's error, or ``BrokerUnavailableError`` if none answered for
-        ``socket.connection.setup.timeout.ms``.
+        ``socket.connection.setup.timeout.ms`` and each was tried.
         """
         started = time.monotonic()
         deadline = started + (timeout_ms or self._config.default_api_timeout_ms) / 1000
         give_up = min(deadline, started + self._config.socket_connection_setup_timeout_ms / 1000)
-        attempt = 0
+        tried: list[str] = []
         while True:
-            target = address or self._bootstrap_address(attempt)
+            # Any broker means the one of the fewest attempts: each is tried once before any is repeated.
+            target = address or min(self._addresses(), key=tried.count)
             try:
                 return self._once(method, request, target, deadline)
             except MillraceError as error:
-                until = give_up if isinstance(error, BrokerUnavailableError) else deadline
-                wait_s = backoff_s(self._config, attempt)
+                wait_s = backoff_s(self._config, len(tried))
+                tried.append(target)
+                if isinstance(error, (BrokerUnavailableError, RequestTimedOutError)):
+                    self._avoid(target)
+                is_all = address is not None or set(tried).issuperset(self._addresses())
+                until = give_up if is_all and isinstance(error, BrokerUnavailableError) else deadline
                 is_elsewhere = address is not None and isinstance(error, (NotCoordinatorError, NotLeaderError))
                 if not error.retriable or is_elsewhere or time.monotonic() + wait_s > until or self.is_closed:
                     raise
@@ -123,7 +128,6 @@ class Connections:
                         f"the connection to {target} broke on the request to {changes}: the broker may have "
                         f"made the change: check its state before you repeat the call ({error.message})"
                     ) from error
-            attempt += 1
             self.wait(wait_s)
 
     def once(
@@ -177,15 +181,21 @@ class Connections:
         """Note the cluster's brokers as further bootstrap brokers."""
         self._known = tuple(addresses)
 
-    def _bootstrap_address(self, attempt: int) -> str:
-        """Return the broker that answered last, or the next one for a retry, each once before any is repeated."""
+    def _addresses(self) -> list[str]:
+        """Return the brokers for a call to any of them, from the one that answered last."""
         addresses = list(dict.fromkeys((*self._config.addresses, *self._known)))
         first = addresses.index(self._preferred) if self._preferred in addresses else 0
-        return addresses[(first + attempt) % len(addresses)]
+        return addresses[first:] + addresses[:first]
 
     def ask_another(self) -> None:
         """Begin the next call to any broker with another one, because the metadata of the last one is out of date."""
-        self._preferred = self._bootstrap_address(1)
+        addresses = self._addresses()
+        self._preferred = addresses[1 % len(addresses)]
+
+    def _avoid(self, address: str) -> None:
+        """Begin the next call to any broker with another one than this, because it did not answer in time."""
+        if self._addresses()[0] == address:
+            self.ask_another()
 
     def wait(self, seconds: float) -> None:
         """Wait before a retry; raises ``ClientClosedError`` if the client is closed meanwhile."""
