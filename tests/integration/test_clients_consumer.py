@@ -237,6 +237,17 @@ def test_assignment_keeps_positions_and_checks_names(
             consumer.poll()
 
 
+def test_a_partition_is_assigned_as_soon_as_it_was_added(
+    admin: Admin, producer: Producer, module_broker: EmbeddedBroker
+) -> None:
+    admin.create_topic("grown", partitions=1)
+    with _consumer(module_broker, "grown") as consumer:
+        admin.create_partitions("grown", 2)
+        producer.send("grown", b"new", partition=1).result(STALL_S)
+        consumer.assign([("grown", 0), ("grown", 1)])
+        assert [record.partition for record in _poll_until(consumer, 1)] == [1]
+
+
 def test_a_deleted_topic_is_an_error(admin: Admin, module_broker: EmbeddedBroker) -> None:
     admin.create_topic("deleted", partitions=1)
     with _consumer(module_broker, "deleted") as consumer:

@@ -24,7 +24,7 @@ from millrace.clients.consuming.subscription import Subscription
 from millrace.clients.loading import load_objects
 from millrace.clients.membership.commits import OnCommit
 from millrace.clients.membership.listener import RebalanceListener
-from millrace.clients.metadata import MetadataCache, check_partition
+from millrace.clients.metadata import MetadataCache
 from millrace.clients.model import (
     ConsumerGroupMetadata,
     ConsumerRecord,
@@ -114,7 +114,7 @@ class Consumer:
             raise UsageError("the consumer is subscribed to topics: unsubscribe before you assign partitions by hand")
         wanted = [TopicPartition(*partition) for partition in partitions]
         for partition in wanted:
-            check_partition(self._metadata.topic(partition.topic), partition.partition)
+            self._metadata.topic_with(partition)
         if self._group.commits_automatically and len(self._assignment):
             self._group.commit_now(self._assignment.consumed(), self._api_timeout_s)
         self._assignment.replace(wanted)

@@ -49,6 +49,17 @@ class MetadataCache:
         known = None if fresh else self.known(name)
         return self.fetch([name], timeout_ms)[0] if known is None else known
 
+    def topic_with(self, partition: TopicPartition, timeout_ms: int | None = None) -> TopicDescription:
+        """Describe the topic of a partition, fetched again if the partition is unknown, because it may be new.
+
+        A fetch may take ``timeout_ms``. Raises ``UnknownTopicOrPartitionError``.
+        """
+        topic = self.topic(partition.topic, timeout_ms=timeout_ms)
+        if not 0 <= partition.partition < topic.num_partitions:
+            topic = self.topic(partition.topic, fresh=True, timeout_ms=timeout_ms)
+        check_partition(topic, partition.partition)
+        return topic
+
     def known(self, name: str) -> TopicDescription | None:
         """Return a topic from the cache, or ``None`` if it is missing or older than ``metadata.max.age.ms``."""
         known = self._topics.get(name)
@@ -129,10 +140,7 @@ class MetadataCache:
         known = self.known_leader_address(partition)
         if known is not None:
             return known
-        topic = self.topic(partition.topic, timeout_ms=timeout_ms)
-        if not 0 <= partition.partition < topic.num_partitions:
-            topic = self.topic(partition.topic, fresh=True, timeout_ms=timeout_ms)
-        check_partition(topic, partition.partition)
+        topic = self.topic_with(partition, timeout_ms)
         leader = topic.partitions[partition.partition].leader
         address = self._addresses.get(leader)
         if address is None:
