@@ -35,10 +35,13 @@ from millrace_broker.security.tokens import TokenValidator
 _FAILURE_DELAY_S: Final = 0.1
 """Wait before a refusal, as Kafka's ``connection.failed.authentication.delay.ms``, which slows guesses down."""
 _BEARER: Final = re.compile(
-    rb"n,(?:a=(?P<authorization_id>[^,\x01]*))?,\x01(?:[A-Za-z]+=[\x21-\x7e \t\r\n]*\x01)*?"
+    rb"n,(?:a=(?P<authorization_id>[^,\x01]*))?,\x01(?:(?!auth=)[A-Za-z]+=[\x21-\x7e \t\r\n]*\x01)*"
     rb"auth=(?i:bearer) +(?P<token>[A-Za-z0-9_.\-]+)\x01(?:[A-Za-z]+=[\x21-\x7e \t\r\n]*\x01)*\x01"
 )
-"""A client's message of OAUTHBEARER, whose extensions (KIP-342) nothing reads."""
+"""A client's message of OAUTHBEARER, whose extensions (KIP-342) nothing reads.
+
+The first ``auth`` has the token. The event loop matches messages of unknown clients, so that the time must be linear.
+"""
 _SECRET: Final = secrets.token_bytes(32)
 """Key of the salts for unknown users while no user has a credential."""
 
