@@ -31,6 +31,7 @@ from millrace.errors import (
     TransactionalIdAuthorizationError,
 )
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.broker_calls import check_is_broker
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
@@ -232,7 +233,7 @@ class Rule:
 
     checks: tuple[Check, ...] = ()
     by_brokers: Callable[[Any], bool] | None = None
-    """Whether a request is a broker's own, for which ``CLUSTER_ACTION`` alone decides."""
+    """Whether a request is a broker's own. Its sender must be a broker, and needs ``CLUSTER_ACTION`` alone."""
 
     @property
     def is_open(self) -> bool:
@@ -270,6 +271,7 @@ def enforced(rule: Rule) -> Callable[[Handler], Handler]:
                 return handler(broker, request, context)
             if rule.by_brokers is not None and rule.by_brokers(request):
                 access.check(CLUSTER_ACTION)
+                check_is_broker(broker, context)  # because everybody may have the right
                 return handler(broker, request, context)
             errors = rule.enforce(access, request)
             hidden = [each for each in rule.checks if isinstance(each, Hidden)]
