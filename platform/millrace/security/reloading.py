@@ -63,9 +63,10 @@ class Reloading(Generic[T]):
         try:
             contents = read_stores(self._options)
             if contents == self._contents:
+                self._refused = ""
                 return
-            self._contents = contents
             self._value = self._make(decode_stores(self._options, contents))
+            self._contents = contents  # not earlier, because a refused certificate may become valid
         except InvalidConfigError as error:
             if error.message == self._refused:
                 return

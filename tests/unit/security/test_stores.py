@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import ssl
-from datetime import timedelta
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ import pytest
 from millrace.config.client import ClientConfig
 from millrace.config.security_options import ListenerSecurity, SslOptions
 from millrace.errors import InvalidConfigError
-from millrace.security import Reloading, TlsMaterial, client_context, server_context
+from millrace.security import Reloading, TlsMaterial, client_context, server_context, stores
 from millrace.security.stores import decode_stores, read_stores
 
 from ...certificates import DAY, Authority, Identity
@@ -166,3 +166,31 @@ def test_new_content_is_used_and_bad_content_is_not(
     assert all("keeps its certificates" in each for each in messages[:4])
     assert messages[4] == "client has new certificates"
     assert any("do not belong together" in each for each in messages)
+
+
+class InTwoDays(datetime):
+    """A clock that is two days ahead."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> InTwoDays:
+        return super().now(tz) + 2 * DAY
+
+
+def test_a_certificate_that_becomes_valid_is_used_without_another_change(
+    tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "own.pem"
+    now = authority.issue("CN=now", ends=3 * DAY)
+    options = SslOptions.load({"ssl.keystore.location": now.write(store), "ssl.reload.interval.ms": "0"})
+    reloading = Reloading("client", options, lambda found: found)
+    before = reloading.current()
+    authority.issue("CN=later", begins=DAY, ends=3 * DAY).write(store)
+    with caplog.at_level(logging.INFO):
+        assert reloading.current() is reloading.current() is before
+        monkeypatch.setattr(stores, "datetime", InTwoDays)
+        after = reloading.current()
+    assert after == decode_stores(options, read_stores(options)) != before
+    assert reloading.current() is after
+    refused, renewed = (each.message for each in caplog.records)
+    assert "the certificate is valid from" in refused
+    assert renewed == "client has new certificates"
