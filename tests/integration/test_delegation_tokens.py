@@ -149,7 +149,7 @@ def test_tokens_of_other_users_need_an_acl(broker: EmbeddedBroker) -> None:
         resource = ResourcePattern(ResourceType.USER, "User:bob")
         broker.server.broker.authorizer.create_acls([AclBinding(resource, entry)])  # type: ignore[union-attr]
 
-    allow_nobody = AccessControlEntry("User:nobody", "*", AclOperation.CREATE_TOKENS, AclPermission.ALLOW)
+    allow_nobody = AccessControlEntry("User:nobody", "*", AclOperation.ALL, AclPermission.ALLOW)
     broker.server.broker.authorizer.create_acls(  # type: ignore[union-attr]
         [AclBinding(ResourcePattern(ResourceType.USER, "User:bob"), allow_nobody)]
     )
@@ -160,7 +160,11 @@ def test_tokens_of_other_users_need_an_acl(broker: EmbeddedBroker) -> None:
         assert (token.error_code, token.principal_name, token.token_requester_principal_name) == (0, "bob", "eve")
         assert token.token_id in described(bob)
         assert token.token_id in described(bob, "admin"), "as its renewer"
-        assert described(bob, "eve") == set()
+        assert token.token_id in described(bob, "eve"), "as its requester"
+        assert described(bob, "nobody") == set()
+        closed = ResourcePattern(ResourceType.DELEGATION_TOKEN, token.token_id)
+        broker.server.broker.authorizer.create_acls([AclBinding(closed, allow_nobody)])  # type: ignore[union-attr]
+        assert token.token_id in described(eve), "eve requested it, and may therefore see it, but not renew it"
         assert eve.call(RenewDelegationTokenRequest(hmac=token.hmac, renew_period_ms=-1), 2).error_code == 63
         renewed = bob.call(RenewDelegationTokenRequest(hmac=token.hmac, renew_period_ms=-1), 2)
         assert (renewed.error_code, renewed.expiry_timestamp_ms) == (0, token.max_timestamp_ms)

@@ -1,4 +1,4 @@
-"""DescribeDelegationToken: the tokens that a client owns, renews, or may see (KIP-48, KIP-373)."""
+"""DescribeDelegationToken: the tokens that a client owns, renews, requested, or may see (KIP-48, KIP-373)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from millrace_broker.kafka_api.error_codes import code_of
 
 
 async def handle(message: DescribeDelegationTokenRequest, request: KafkaRequest) -> DescribeDelegationTokenResponse:
-    """Describe the tokens of the named owners and renewers, or all tokens."""
+    """Describe the tokens of the named owners, renewers and requesters, or all tokens."""
     principal = str(request.context.principal)
     access = access_for(request.broker, request.context)
     try:
@@ -28,13 +28,13 @@ async def handle(message: DescribeDelegationTokenRequest, request: KafkaRequest)
         return refuse(message, request.version, code_of(error))
     if message.owners is not None:
         wanted = {f"{each.principal_type}:{each.principal_name}" for each in message.owners}
-        tokens = [each for each in tokens if wanted & {each.owner, *each.renewers}]
+        tokens = [each for each in tokens if wanted & each.users]
     return DescribeDelegationTokenResponse(
         error_code=0,
         tokens=tuple(
             _described(each, request.broker.delegation_tokens.hmac_of(each.token_id), request.version)
             for each in tokens
-            if principal in (each.owner, *each.renewers) or (access is not None and _may_see(access, each))
+            if principal in each.users or (access is not None and _may_see(access, each))
         ),
         throttle_time_ms=0,
     )

@@ -29,6 +29,11 @@ class DelegationTokenNode(JsonNode):
     expires_ms: int
     max_ms: int
 
+    @property
+    def users(self) -> frozenset[str]:
+        """The principals that may see the token: ``TokenInformation.ownerOrRenewer``, which also has the requester."""
+        return frozenset((self.owner, self.requester, *self.renewers))
+
     def encode(self) -> bytes:
         """Encode the node."""
         return dump_json(
