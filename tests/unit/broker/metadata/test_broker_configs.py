@@ -102,8 +102,30 @@ def test_unknown_options_written_by_others_are_ignored(session: Coordination, ca
     configs = configs_of(session)
     assert configs.for_this == {"log.retention.ms": "5"}
     assert retention_ms(configs) == 5
-    assert "an invalid broker option is ignored: sasl.jaas.config" in caplog.text
+    assert "the broker option sasl.jaas.config is ignored, because it is invalid" in caplog.text
     assert "secret" not in caplog.text
+
+
+MIN_LAG, MAX_LAG = "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"
+
+
+def test_an_own_option_that_is_invalid_with_those_of_all_brokers_is_ignored_alone(
+    session: Coordination, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = configs_of(session, 1), configs_of(session, 2)
+    one.alter("1", {MIN_LAG: str(2 * HOUR_MS), "log.retention.ms": str(MINUTE_MS)}, set())
+    two.alter("", {MAX_LAG: str(HOUR_MS)}, set())
+    one.reload()
+    for configs in (one, configs_of(session, 1)):
+        assert (configs.for_all, configs.for_this) == ({MAX_LAG: str(HOUR_MS)}, {"log.retention.ms": str(MINUTE_MS)})
+        assert retention_ms(configs) == MINUTE_MS
+    assert f"the broker option {MIN_LAG} is ignored, because it is invalid" in caplog.text
+    one.alter("1", {"log.retention.ms": str(2 * MINUTE_MS)}, set())
+    one.reload()
+    assert retention_ms(one) == 2 * MINUTE_MS, "other options can still be changed"
+    one.alter("", {}, {MAX_LAG})
+    one.reload()
+    assert one.for_this[MIN_LAG] == str(2 * HOUR_MS), "the option is stored, and valid again"
 
 
 LISTENER = "listener.name.plaintext.ssl.keystore"
