@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from millrace.config.broker import BrokerConfig
 from millrace.config.listener_options import parse_scram_credentials
-from millrace.coordination import Coordination, paths
+from millrace.coordination import Coordination, ensure_path, paths
 from millrace.errors import InvalidConfigError, ResourceNotFoundError
 from millrace.security.scram import MECHANISMS, ScramCredential
 from millrace_broker.metadata.config_nodes import change_config, read_config
@@ -38,9 +38,10 @@ class ScramCredentials:
 
     @classmethod
     def of(cls, coordination: Coordination, config: BrokerConfig) -> Self:
-        """Read the credentials of users. Add those of the configuration to users without one.
+        """Read the credentials of users. Add each of the configuration once, unless its user has one already.
 
-        If brokers use SCRAM, this broker's own user is one of these. Raises ``InvalidConfigError``.
+        A credential that was deleted afterwards stays deleted. If brokers use SCRAM, this broker's own user is one of
+        the configured ones. Raises ``InvalidConfigError``.
         """
         credentials = cls(coordination)
         for mechanism, user, stored in parse_scram_credentials(config.sasl_scram_credentials):
@@ -48,15 +49,22 @@ class ScramCredentials:
                 credential = ScramCredential.of_stored(stored)
             except ValueError as error:
                 raise InvalidConfigError(f"sasl.scram.credentials of user {user}: {error}") from None
-            if credentials.get(user, mechanism) is None:
-                credentials.alter(user, [ScramChange(mechanism, credential)])
+            credentials._seed(user, mechanism, credential)
         listener, mechanism = config.inter_broker_listener, config.sasl_mechanism_inter_broker_protocol
         login = config.security_of(listener).login
         user, password = login.get("username", ""), login.get("password", "")
-        uses_scram = config.security_protocol_of(listener).has_sasl and mechanism in MECHANISMS
-        if uses_scram and user and password and credentials.get(user, mechanism) is None:
-            credentials.alter(user, [ScramChange(mechanism, ScramCredential.of_password(mechanism, password))])
+        if config.security_protocol_of(listener).has_sasl and mechanism in MECHANISMS and user and password:
+            credentials._seed(user, mechanism, ScramCredential.of_password(mechanism, password))
         return credentials
+
+    def _seed(self, user: str, mechanism: str, credential: ScramCredential) -> None:
+        """Add a configured credential, and a node that prevents a second time."""
+        seed = paths.scram_seed_path(mechanism, user)
+        if self._coordination.exists(seed) is not None:
+            return
+        if self.get(user, mechanism) is None:
+            self.alter(user, [ScramChange(mechanism, credential)])
+        ensure_path(self._coordination, seed)
 
     def reload_all(self) -> None:
         """Read the credentials of every user."""

@@ -151,8 +151,8 @@ class ListenerOptions(ListenerSecurity):
     sasl_scram_credentials: Annotated[str, parsed_by(parse_scram_credentials)] = Field(
         "",
         repr=False,
-        description="SCRAM credentials that the broker adds at its start to users who have none, separated by "
-        "semicolons: SCRAM-SHA-512=[name=admin,salt=...,stored_key=...,server_key=...,iterations=4096]. "
+        description="SCRAM credentials that the broker adds at its start to users who have none, each of them once, "
+        "separated by semicolons: SCRAM-SHA-512=[name=admin,salt=...,stored_key=...,server_key=...,iterations=4096]. "
         "`millrace security init` writes them. Kafka adds them by kafka-storage format --add-scram.",
     )
     delegation_token_secret_key: str = Field(

@@ -43,6 +43,7 @@ DELEGATION_TOKEN_CHANGE: Final = f"{DELEGATION_TOKEN_CHANGES}/token_change_"
 SCHEMAS: Final = "/millrace/schemas"
 TYPED_TOPICS: Final = "/millrace/topics"
 PAYLOAD_SCHEMAS: Final = "/millrace/payload_schemas"
+SCRAM_SEEDS: Final = "/millrace/scram_seeds"
 MIGRATION: Final = "/millrace/migration"
 """Exists while the metadata of a single broker is being copied; its data is the cluster's id."""
 
@@ -164,3 +165,8 @@ def acl_path(pattern: ResourcePattern) -> str:
 def delegation_token_path(token_id: str) -> str:
     """Return the path of a delegation token."""
     return f"{DELEGATION_TOKENS}/{token_id}"
+
+
+def scram_seed_path(mechanism: str, user: str) -> str:
+    """Return the path that says that a broker has seen its configured credential of a user in the metadata."""
+    return f"{SCRAM_SEEDS}/{mechanism}/{sanitized(user)}"
