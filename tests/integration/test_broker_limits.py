@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from millrace import errors
+from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.status import ERROR_CODE_KEY, error_from_rpc
 from millrace_broker.testing import EmbeddedBroker
@@ -72,6 +73,15 @@ def test_more_connections_than_allowed_are_refused_as_throttled(tmp_path: Path, 
         assert "max.connections" in refused.message
         second.call("ApiVersions", pb.ApiVersionsRequest())
         first.call("Produce", pb.ProduceRequest(acks=1))
+
+
+def test_a_client_that_makes_a_call_of_brokers_takes_nothing_from_brokers(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path / "data") as broker, Frames(broker) as client:
+        client.greet()
+        client.sock.sendall(frames.request_head(frames.API_KEYS["WriteTxnMarkers"], 50_000_000))
+        statistics = broker.server.broker.statistics
+        eventually(lambda: statistics().admission.requests == 1)
+        assert statistics().admission.by_class == {"client": 1, "control": 0, "broker": 0}
 
 
 def test_a_flood_of_large_requests_waits_its_turn_and_all_are_answered(tmp_path: Path, calls_to: Any) -> None:

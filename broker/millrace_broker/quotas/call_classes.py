@@ -1,7 +1,8 @@
 """Classes of calls, each with its own requests, connections and memory.
 
-The class follows from the kind of the call and from the peer. Brokers introduce themselves with
-``BROKER_SOFTWARE_NAME``. ``ListenerAccess.believes_broker`` decides whether a listener believes it.
+All calls of a broker are of its class. The class of another client's call follows from the kind of the call. Brokers
+introduce themselves with ``BROKER_SOFTWARE_NAME``. ``ListenerAccess.believes_broker`` decides whether a listener
+believes it.
 """
 
 from __future__ import annotations
@@ -21,12 +22,9 @@ class CallClass(Enum):
     CONTROL = "control"
     """Small calls of group membership and administration."""
     BROKER = "broker"
-    """Calls between brokers: follower fetches, controller requests, transaction markers."""
+    """Calls of brokers: follower fetches, controller requests, transaction markers."""
 
 
-_BROKER_CALLS: Final = frozenset(
-    {"AlterPartition", "ControlledShutdown", "LeaderAndIsr", "StopReplica", "UpdateMetadata", "WriteTxnMarkers"}
-)
 _CONTROL_CALLS: Final = frozenset(
     {
         # Look-up of the broker for any other call.
@@ -87,6 +85,6 @@ _CONTROL_CALLS: Final = frozenset(
 
 def class_of(name: str, *, is_broker: bool = False) -> CallClass:
     """Return the class of a call. ``is_broker`` says that the connection is another broker's."""
-    if is_broker or name in _BROKER_CALLS:
+    if is_broker:
         return CallClass.BROKER
     return CallClass.CONTROL if name in _CONTROL_CALLS else CallClass.CLIENT

@@ -301,16 +301,10 @@ def _methods() -> list[MethodDescriptor]:
     return list(pb.DESCRIPTOR.services_by_name["Broker"].methods)
 
 
-def test_calls_that_carry_records_are_clients_calls_and_the_controllers_are_brokers() -> None:
+def test_calls_that_carry_records_are_clients_calls_and_no_call_of_a_client_is_a_brokers() -> None:
     by_class = {each: {m.name for m in _methods() if class_of(m.name) is each} for each in CallClass}
-    assert by_class[BROKER] == {
-        "AlterPartition",
-        "ControlledShutdown",
-        "LeaderAndIsr",
-        "StopReplica",
-        "UpdateMetadata",
-        "WriteTxnMarkers",
-    }
+    assert by_class[BROKER] == set()
+    assert {"LeaderAndIsr", "UpdateMetadata", "AlterPartition", "WriteTxnMarkers"} <= by_class[CLIENT]
     assert {"Produce", "Fetch", "ShareFetch", "ReadRange", "OffsetCommit", "OffsetFetch"} <= by_class[CLIENT]
     assert class_of("ConsumerGroupHeartbeat") is CONTROL  # a call of Kafka alone
     assert {"Heartbeat", "ShareGroupHeartbeat", "JoinGroup", "SyncGroup", "CreateTopics"} <= by_class[CONTROL]
