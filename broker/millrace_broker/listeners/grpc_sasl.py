@@ -6,6 +6,8 @@ Invariants
 - No body of a call is received before its session has been checked.
 - An exchange ends within ``AUTHENTICATION_S``. It is a call that waits for its client: its memory is counted, and it
   takes no place among the running calls.
+- At most ``_READS_MAX`` messages are received at a time, because gRPC refuses only those above the limit of all calls,
+  ``socket.request.max.bytes``. A message is in memory before its size is known here.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ from millrace_broker.security import KafkaPrincipal, SaslConversation
 
 _LIFETIME_MS: Final = 3_600_000
 """Lifetime of a session at a listener without ``connections.max.reauth.ms``."""
+_READS_MAX: Final = 8
+"""Largest number of messages that are received at a time. Clients of the others wait in their order."""
 _Context = Any  # grpc.aio.ServicerContext is generic in types that this module does not use
 
 
@@ -44,6 +48,7 @@ class GrpcSessions:
     def __init__(self, wall_clock: Callable[[], float] = time.time) -> None:
         self._key: Final = secrets.token_bytes(32)
         self._wall_clock: Final = wall_clock
+        self._reads: Final = asyncio.Semaphore(_READS_MAX)
 
     def issue(self, principal: KafkaPrincipal, lifetime_ms: int) -> str:
         """Return a session of a principal."""
@@ -83,12 +88,7 @@ class GrpcSessions:
             # The client decides how long the exchange waits. It must not keep a place from heartbeats meanwhile.
             async with asyncio.timeout(AUTHENTICATION_S):
                 while conversation.principal is None:
-                    with parked():
-                        message = await context.read()
-                    if message is grpc.aio.EOF:  # type: ignore[attr-defined]  # the stubs lack it
-                        raise InvalidRequestError("the client ended the exchange of SASL")
-                    if len(message) > SASL_BYTES_MAX:
-                        raise MessageTooLargeError(f"a message of SASL has more than {SASL_BYTES_MAX} bytes")
+                    message = await self._read(context)
                     with parked():
                         answer = await conversation.authenticate(message)
                     await context.write(answer.message)
@@ -101,6 +101,18 @@ class GrpcSessions:
                 (grpc_sasl.LIFETIME_KEY, str(lifetime_ms)),
             )
         )
+
+    async def _read(self, context: _Context) -> bytes:
+        """Receive a message. Raises ``MessageTooLargeError``, and ``InvalidRequestError`` if there is none."""
+        with parked():
+            async with self._reads:
+                message: bytes = await context.read()
+                if message is grpc.aio.EOF:  # type: ignore[attr-defined]  # the stubs lack it
+                    raise InvalidRequestError("the client ended the exchange of SASL")
+                if len(message) > SASL_BYTES_MAX:
+                    del message  # which the error's traceback would keep longer than the turn
+                    raise MessageTooLargeError(f"a message of SASL has more than {SASL_BYTES_MAX} bytes")
+        return message
 
 
 def _text(data: bytes) -> str:
