@@ -182,7 +182,7 @@ def test_a_client_that_says_nothing_takes_no_place_of_running_calls(broker: Embe
 
 
 def test_a_message_that_is_too_large_is_refused(broker: EmbeddedBroker) -> None:
-    assert "more than 524288 bytes" in _exchange(broker, b"x" * 600_000)
+    assert "more than 131072 bytes" in _exchange(broker, b"x" * 600_000)
 
 
 def _exchange(broker: EmbeddedBroker, *messages: bytes, silent: bool = False) -> str:

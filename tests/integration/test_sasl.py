@@ -29,8 +29,10 @@ from millrace.kafka_protocol.calls.api_versions import ApiVersionsRequest
 from millrace.kafka_protocol.calls.metadata import MetadataRequest
 from millrace.kafka_protocol.calls.sasl_authenticate import SaslAuthenticateRequest
 from millrace.kafka_protocol.calls.sasl_handshake import SaslHandshakeRequest
+from millrace.security.sasl import SaslCredentials, exchange
 from millrace.security.scram import ScramClient, ScramCredential
 from millrace_broker.listeners import tcp_listener
+from millrace_broker.listeners.connection_states import State
 from millrace_broker.metadata import ScramCredentials
 from millrace_broker.security import ANONYMOUS, ListenerAccess
 from millrace_broker.testing import EmbeddedBroker
@@ -39,7 +41,7 @@ from ..certificates import Authority
 from ..planted_secrets import planted
 from .broker_cluster import Cluster
 from .kafka_clients import read, send
-from .kafka_wire import KafkaWire
+from .kafka_wire import KafkaWire, written
 from .round_trips import round_trip
 from .waiting import AN_HOUR_MS, STALL_S, eventually
 from .zookeeper_server import ZooKeeperServer
@@ -278,6 +280,24 @@ def test_more_connections_without_a_call_than_the_limit_end_the_oldest(
             for each in (fourth, fifth):
                 each.call(ApiVersionsRequest(client_software_name="x", client_software_version="1"), 3)
             assert second.call(MetadataRequest(topics=()), 1).brokers, "connections with calls stay"
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+def test_a_client_that_stops_in_a_message_of_sasl_takes_no_place(broker: EmbeddedBroker, mechanism: str) -> None:
+    """Otherwise some clients without a password could keep the heartbeats of all groups out."""
+    admission = broker.server.broker.admission
+    with KafkaWire(broker.server.ports["SASL_PLAINTEXT"]) as wire:
+        message = next(exchange(SaslCredentials(mechanism, "alice", PASSWORD), "127.0.0.1"))
+        data = written(SaslAuthenticateRequest(auth_bytes=message), 2)
+        wire.send(SaslHandshakeRequest(mechanism=mechanism), 1)
+        wire.sock.sendall(data[:-1])
+        wire.receive(SaslHandshakeRequest.API_KEY, 1)
+        connections = broker.server.listeners.by_name["SASL_PLAINTEXT"]._connections  # type: ignore[union-attr]
+        (connection,) = (each for each in connections if each.client_address.port == wire.port)
+        eventually(lambda: connection._state in (State.HEAD, State.RECEIVING), "the broker to receive the part")
+        assert admission.statistics().requests == 0
+        wire.sock.sendall(data[-1:])
+        assert wire.receive(SaslAuthenticateRequest.API_KEY, 2)[1].error_code == 0
 
 
 def test_a_certificate_decides_nothing_at_a_listener_with_sasl(ca: tuple[str, str]) -> None:

@@ -1,13 +1,13 @@
 """Server side of a connection in Kafka's framing, which handles one request at a time.
 
 Kafka's classes are ``SocketServer.Processor`` and ``KafkaChannel``. Calls of Kafka and of millrace arrive on the same
-connections (``wire_calls``). The first request shows who the client is: a program with a client of millrace begins
-with ``HELLO``.
+connections (``wire_calls``). A program with a client of millrace begins with ``HELLO``.
 
 Invariants
 
 - Memory for a message is taken from the budget before the message is received. Bytes that arrive with its head are
   excepted, at most the listener's buffer. While the connection waits for memory, it reads nothing.
+- Before and during authentication, a request takes a place and memory only when it is complete.
 - A request is answered exactly once, unless the connection is lost, which cancels the handler. Both leases and the
   place among the requests in progress are given back either way. The response's lease ends once the kernel has it.
 - A handler runs at once in the event loop up to its first wait. Only a handler that waits gets a task (``small_work``).
@@ -67,11 +67,9 @@ class Connection(asyncio.BufferedProtocol):
         self._received_bytes = self._skip_bytes = 0
         self._failure: MillraceError | None = None  # the answer to a message that is being discarded
         self._refusal_id = 0  # correlation id of an error that ends the connection: of HELLO, or of all other calls
-        self._is_own = False  # whether the client speaks millrace's protocol
-        self._is_broker = False  # whether the peer is a broker
-        self._is_counted = False
+        self._is_own = self._is_broker = False  # whether the client speaks millrace's protocol, and is a broker
         self._call: AdmittedCall | None = None  # the call in progress, until its answer was sent
-        self._is_stopping = self._is_lost = self._has_stopped_reading = False
+        self._is_counted = self._is_stopping = self._is_lost = self._has_stopped_reading = False
         self._admitting: asyncio.Task[None] | None = None
         self._quota_wait = QuotaWait(listener.loop)
 
@@ -196,19 +194,21 @@ class Connection(asyncio.BufferedProtocol):
         if self._state is State.GREETING:
             check_first_bytes(data)
         head = frames.read_head(data)
-        is_hello = head.api_key == frames.HELLO
         size_bytes, size_max = frames.HEAD_BYTES - 4 + head.rest_bytes, self._listener.size_max(head.api_key)
         limit = "socket.request.max.bytes"
         is_authenticating = self._sasl is not None and head.api_key in SASL_KEYS
-        if is_authenticating or (self._sasl is not None and self._sasl.principal is None):
+        is_early = is_authenticating or (self._sasl is not None and self._sasl.principal is None)
+        if is_early:
             size_max, limit = min(size_max, SASL_BYTES_MAX), "before and during authentication"
         if size_bytes > size_max:
             raise MessageTooLargeError(f"a request of {size_bytes} bytes is larger than max {size_max} ({limit})")
         start, end = frames.HEAD_BYTES, frames.HEAD_BYTES + head.rest_bytes
-        if is_hello:
+        if head.api_key == frames.HELLO:
             return self._hello(head, data[start:end]) if len(data) >= end else 0
         if self._sasl is not None and not is_authenticating and head.api_key != ApiKey.API_VERSIONS:
             self._sasl.check()
+        if is_early and len(data) < end:
+            return 0  # a client without a password must not keep a place
         if not (self._is_counted or is_authenticating):  # a Kafka client, which has no greeting
             if head.api_key >= frames.OWN_KEYS_MIN:
                 raise InvalidRequestError("the first call of a client of millrace is HELLO")

@@ -37,8 +37,11 @@ LIMITS_S: Final = {
 
 
 SASL_KEYS: Final = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
-SASL_BYTES_MAX: Final = 512 * 1024
-"""Largest request before and during authentication, as Kafka's default of ``sasl.server.max.receive.size``."""
+SASL_BYTES_MAX: Final = 128 * 1024
+"""Largest request before and during authentication. Tickets of Kerberos and tokens of OAuth have at most 64 KiB.
+
+No budget counts these bytes. Kafka's default (``sasl.server.max.receive.size``) is four times as large.
+"""
 AUTHENTICATION_S: Final = 10.0
 
 
