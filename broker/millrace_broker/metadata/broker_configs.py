@@ -154,26 +154,33 @@ class BrokerConfigs:
             check(self.current, after)
 
     def _usable(self, name: str, stored: Mapping[str, str]) -> Mapping[str, str]:
-        """Return the options that are valid here, because other tools may write any option.
+        """Return the options that are valid here, because other tools and other brokers may write any option.
+
+        Options of this broker must be valid by themselves, and together with those of all brokers.
+        """
+        usable = self._valid(self._decoded(name, stored), {})
+        return usable if name == ALL_BROKERS else self._valid(usable, self.for_all)
+
+    def _valid(self, values: Mapping[str, str], below: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the options that are valid over those of ``below``.
 
         Options may need each other, as a listener and its certificate do. They are valid together, or each with those
         before it.
         """
-        values = self._decoded(name, stored)
         try:
-            with_dynamic(self.file, values)
+            with_dynamic(self.file, {**below, **values})
         except InvalidConfigError:
-            usable: dict[str, str] = {}
+            valid: dict[str, str] = {}
         else:
             return values
         for option in sorted(values, key=lambda option: option.startswith("listener.name.")):
             try:
-                with_dynamic(self.file, {**usable, option: values[option]})
+                with_dynamic(self.file, {**below, **valid, option: values[option]})
             except InvalidConfigError as error:
-                _logger.error("an invalid broker option is ignored: %s", error.message)
+                _logger.error("the broker option %s is ignored, because it is invalid: %s", option, error.message)
             else:
-                usable[option] = values[option]
-        return usable
+                valid[option] = values[option]
+        return valid
 
     def _decoded(self, name: str, stored: Mapping[str, str]) -> dict[str, str]:
         """Return options with their passwords decrypted, without those that are for one broker but set for all."""

@@ -137,7 +137,6 @@ def hold_open(segments: Iterable[Segment]) -> None:
             segment.leave()
             segment.file()
             segment.indexes()
-            segment.hold_transaction_index()
         segment.leave()
 
 
