@@ -2,12 +2,13 @@
 
 It finds the segments, repairs the leftovers of a crash, and rebuilds the state in memory. Assumptions of recovery:
 
-- Records before the recovery point were synced. There, recovery only follows the chain of batch headers. No crash
-  explains a break in that chain. The partition is then not opened (``StorageError``), rather than truncated.
-- From the recovery point on nothing is trusted. Each batch must follow the previous one and match its checksum. The log
-  ends before the first batch that does not, and everything after it is removed. If the end of a segment was lost but
-  the next segment was not, a gap is left, as by compaction. The records after the gap stay, because nothing is removed
-  by inference.
+- Records before the recovery point were synced. There, recovery only follows the chain of batch headers, which may have
+  gaps. No crash explains a break in that chain. The partition is then not opened (``StorageError``), rather than
+  truncated.
+- From the recovery point on nothing is trusted. Each batch must follow the previous one and match its checksum. In a
+  compacted topic it may follow after a gap. The log ends before the first batch that does not, and everything after it
+  is removed. If the end of a segment was lost but the next segment was not, a gap is left, as by compaction. The
+  records after the gap stay, because nothing is removed by inference.
 - An incomplete last batch was never published, so the file is truncated in place. Other damaged bytes may be mapped by
   a reader. The good beginning is then copied to a new file, which replaces the old one.
 - Indexes of segments that recovery checked are rebuilt; those of other segments are checked when they are used.
@@ -249,7 +250,7 @@ class LogLoader:
         content = self.files.map(segment.path) or memoryview(b"")
         size_bytes = len(content)
         builder = IndexBuilder(segment.base_offset, segment.index_interval_bytes)
-        sound = check_segment(content, builder, recovery_point, following)
+        sound = check_segment(content, builder, recovery_point, following, is_compacted=self.config.is_compacted)
         del content
         if sound.problem is not None:
             if sound.end_offset < recovery_point:

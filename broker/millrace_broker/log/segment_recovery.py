@@ -1,7 +1,9 @@
 """The decision which part of a segment is sound after a crash.
 
-The offsets of batches are outside their checksums. They must rise. Compaction leaves gaps between batches. A gap is
-accepted only if a further batch continues the offsets after it; otherwise the batch after the gap is the damaged one.
+The offsets of batches are outside their checksums. They must rise. Compaction leaves gaps between batches, also in the
+active segment of a follower, which copies them. So gaps are accepted before the recovery point and in compacted topics.
+Elsewhere a gap is accepted only if a further batch continues the offsets after it; otherwise the batch after the gap is
+the damaged one.
 """
 
 from __future__ import annotations
@@ -28,11 +30,13 @@ class SoundPart:
     is_incomplete: bool = False
 
 
-def check_segment(content: memoryview, builder: IndexBuilder, recovery_point: int, following: int | None) -> SoundPart:
+def check_segment(
+    content: memoryview, builder: IndexBuilder, recovery_point: int, following: int | None, *, is_compacted: bool
+) -> SoundPart:
     """Check a segment's batches up to the first bad one, and add the sound ones to ``builder``.
 
-    Checksums are verified from ``recovery_point`` on. ``following`` is the base offset of the next segment, None for
-    the last one.
+    Checksums and gaps are checked from ``recovery_point`` on, gaps only if the topic is not compacted. ``following`` is
+    the base offset of the next segment, None for the last one.
     """
     position, expected = 0, builder.base_offset
     before_gap: tuple[SoundPart, Mark] | None = None
@@ -49,7 +53,7 @@ def check_segment(content: memoryview, builder: IndexBuilder, recovery_point: in
         if problem is None and is_unchecked and not crc_matches(content, position, header):
             problem = f"the batch of offset {header.base_offset} fails its checksum"
         if problem is None:
-            is_after_gap = header.base_offset > expected
+            is_after_gap = header.base_offset > expected and header.next_offset > recovery_point and not is_compacted
             gap = (
                 f"offset {header.base_offset} does not follow {expected - 1}, and the log after this gap is not "
                 "complete"

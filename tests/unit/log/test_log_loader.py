@@ -20,6 +20,7 @@ from millrace.records import (
     verify_crc,
 )
 from millrace_broker.log import PartitionLog
+from millrace_broker.log.validation import ReplicatedBatches
 
 from .conftest import RefusingFiles
 
@@ -100,6 +101,18 @@ def test_damage_below_the_recovery_point_is_not_cut(open_log: Open, filled: int,
     with pytest.raises(StorageError, match=r"offset 2: .*but was synced up to offset 6: restore the file"):
         open_log(OPTIONS, recovery_point=6)
     assert first.stat().st_size == len(before)
+
+
+@pytest.mark.parametrize("recovery_point", [0, 11, 21])
+def test_gaps_in_the_active_segment_of_a_compacted_topic_are_kept(
+    open_log: Open, batch: Batch, recovery_point: int
+) -> None:
+    options = {"cleanup.policy": "compact"}
+    log = open_log(options)
+    for offset in (0, 10, 20):
+        log.append_replicated(ReplicatedBatches(batch([1000], base_offset=offset)))
+    log.release()
+    assert offsets(open_log(options, recovery_point=recovery_point)) == [0, 10, 20]
 
 
 def test_offsets_that_go_back_end_the_log(open_log: Open, filled: int, tmp_path: Path) -> None:

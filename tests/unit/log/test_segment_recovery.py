@@ -21,10 +21,15 @@ def at(batch: Batch) -> Callable[..., bytes]:
 
 
 def check(
-    *batches: bytes, recovery_point: int = 0, following: int | None = None, builder: IndexBuilder | None = None
+    *batches: bytes,
+    recovery_point: int = 0,
+    following: int | None = None,
+    builder: IndexBuilder | None = None,
+    is_compacted: bool = False,
 ) -> SoundPart:
     builder = builder or IndexBuilder(BASE, 0)
-    return check_segment(memoryview(b"".join(batches)), builder, recovery_point, following)
+    content = memoryview(b"".join(batches))
+    return check_segment(content, builder, recovery_point, following, is_compacted=is_compacted)
 
 
 def damaged(batch: bytes) -> bytes:
@@ -91,6 +96,21 @@ def test_compaction_leaves_gaps_before_another_segment(at: Callable[..., bytes])
     parts = [at(102), at(105), at(106)]
     sound = check(*parts, following=200)
     assert sound == SoundPart(size_bytes=sum(map(len, parts)), end_offset=107)
+
+
+@pytest.mark.parametrize(("recovery_point", "is_sound"), [(107, False), (108, True)])
+def test_gaps_before_the_recovery_point_are_sound(
+    at: Callable[..., bytes], recovery_point: int, is_sound: bool
+) -> None:
+    sound = check(at(102), at(107), recovery_point=recovery_point)
+    assert (sound.problem is None, sound.end_offset) == (is_sound, 108 if is_sound else 103)
+
+
+@pytest.mark.parametrize("tail", [b"", b"\xff" * 70])
+def test_gaps_of_a_compacted_topic_are_sound(at: Callable[..., bytes], tail: bytes) -> None:
+    sound = check(at(102), at(107), tail, is_compacted=True)
+    assert (sound.end_offset, sound.problem is None) == (108, not tail)
+    assert check(at(102), damaged(at(107)), is_compacted=True).end_offset == 103
 
 
 @pytest.mark.parametrize("rest", ["damage", "incomplete", "noise"])
