@@ -14,6 +14,7 @@ from pathlib import Path
 from millrace.records import MAGIC
 from millrace_broker.log.segment import Segment
 from millrace_broker.log.segment_list import floor
+from millrace_broker.log.tiered.remote_segment import RemoteSegment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +41,13 @@ def cut(segments: Sequence[Segment], start_offset: int, end_offset: int, split_b
     The range is ``start_offset..end_offset`` (exclusive, inside the log). ``segments`` are the log's, in order.
     """
     extents: list[Extent] = []
+    segment_start = start_offset
     for segment in segments[floor(segments, start_offset) :]:
         if segment.base_offset >= end_offset:
             break
-        extents += _cut_segment(segment, start_offset, end_offset, split_bytes)
+        extents += _cut_segment(segment, segment_start, end_offset, split_bytes)
+        if isinstance(segment, RemoteSegment):  # it may overlap the next segment, which another replica rolled
+            segment_start = max(segment_start, segment.end_offset)
     return _tile(extents, start_offset, end_offset)
 
 

@@ -2,6 +2,9 @@
 
 The caller has checked the offsets against the log's ends. Reads return batches. An old log of Kafka may begin with
 messages of magic 0 and 1; they are converted to batches here.
+
+A remote segment may overlap the next segment, because replicas roll at different offsets. The overlap is read from the
+remote segment.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from millrace.records import LOG_OVERHEAD_BYTES, MAGIC, RecordFormat, convert, r
 from millrace_broker.log.record_timestamps import first_at_or_after
 from millrace_broker.log.segment import PLACE, Segment
 from millrace_broker.log.segment_list import floor
+from millrace_broker.log.tiered.remote_segment import RemoteSegment
 
 
 def read_batches(
@@ -26,11 +30,12 @@ def read_batches(
 ) -> bytes:
     """Read whole batches of ``start_offset..end_offset`` (exclusive) from the first segment that has any."""
     for number in range(floor(segments, start_offset), len(segments)):
-        following = segments[number + 1].base_offset if number + 1 < len(segments) else log_end_offset
-        sealed_end = following if number + 1 < len(segments) else None
-        found = _read_segment(
-            segments[number], start_offset, end_offset, following, max_bytes, min_one_batch, sealed_end
-        )
+        segment, is_last = segments[number], number + 1 == len(segments)
+        following = log_end_offset if is_last else segments[number + 1].base_offset
+        if isinstance(segment, RemoteSegment):  # another leader may have copied it, with other boundaries
+            following = max(following, segment.end_offset)
+        sealed_end = None if is_last else following
+        found = _read_segment(segment, start_offset, end_offset, following, max_bytes, min_one_batch, sealed_end)
         if found is not None:
             return found
     return b""

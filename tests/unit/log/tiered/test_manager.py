@@ -12,9 +12,10 @@ import pytest
 from millrace.config.topic import TopicConfig
 from millrace.errors import CorruptBatchError, OffsetOutOfRangeError, RemoteStorageError
 from millrace.records import scan_headers
-from millrace_broker.log import PartitionLog
+from millrace_broker.log import OsFiles, PartitionLog
 from millrace_broker.log.tiered.manager import RemoteLogManager, TieringSettings
 from millrace_broker.log.tiered.manifest import Manifest
+from millrace_broker.log.validation import ReplicatedBatches
 
 from ....integration.waiting import eventually
 
@@ -100,6 +101,46 @@ def test_reads_and_lookups_continue_from_the_store(
     }
     extents = log.locate(0, 24)
     assert [bool(extent.uri) for extent in extents] == [True, True, True, False]
+
+
+def test_copies_of_another_replica_may_overlap_local_segments(
+    tiered_log: MakeLog, make_manager: Callable[..., RemoteLogManager], settle: Settle, tmp_path: Path, clock: Any
+) -> None:
+    leader = tiered_log(segments=3, is_attached=False)
+    (tmp_path / "follower" / "orders-3").mkdir(parents=True)
+    follower = PartitionLog(
+        topic="orders",
+        topic_id=leader.topic_id,
+        partition=3,
+        directory=tmp_path / "follower" / "orders-3",
+        config=TopicConfig.load(leader.config.options() | {"local.retention.bytes": "1"}),
+        files=OsFiles(),
+        clock=clock,
+    )
+    for offset in range(0, 24, 3):
+        follower.append_replicated(ReplicatedBatches(leader.read(offset, 1)))
+        if offset in (6, 12):
+            follower.roll()
+    follower.flush()
+    for log in (leader, follower):
+        log.is_led_here = log is leader
+        manager = make_manager()
+        manager.attach(log)
+        settle(manager)
+    assert follower.apply_retention() == 2
+    assert follower.remote is not None
+    assert [(each.base_offset, each.end_offset) for each in follower.remote.segments] == [(0, 6), (6, 12), (12, 18)]
+    assert follower.first_base_offset == 15, "in the middle of the last copy"
+    assert [offsets_of(follower, start) for start in range(0, 24, 3)] == [
+        list(range(start, 24)) for start in range(0, 24, 3)
+    ]
+    assert [header.base_offset for _, header in scan_headers(follower.read(12, 1000, end_offset=15))] == [12]
+    assert [(each.start_offset, each.end_offset, bool(each.uri)) for each in follower.locate(1, 24)] == [
+        (1, 6, True),
+        (6, 12, True),
+        (12, 18, True),
+        (18, 24, False),
+    ]
 
 
 def test_unsynced_segments_are_not_copied(
