@@ -70,16 +70,20 @@ class SegmentDeletion:
         self._epoch_cache.truncate_start(offset)
 
     def apply_retention(self, remote: RemoteLog | None) -> int:
-        """Delete the segments that the topic's retention allows; returns their number. Raises ``StorageError``."""
+        """Delete the segments that the topic's retention allows; returns their number. Raises ``StorageError``.
+
+        Local retention applies only to a log with a remote part, because other logs have no copies of their records.
+        """
         with self._local.lock:
             if self._local.failure is not None:
                 return 0
             config = self._local.config
-            return self._delete(
-                remote,
-                retention_ms=config.disk_retention_ms if config.is_deleted else _UNLIMITED,
-                retention_bytes=config.disk_retention_bytes if config.is_deleted else _UNLIMITED,
-            )
+            retention_ms, retention_bytes = config.retention_ms, config.retention_bytes
+            if remote is not None:
+                retention_ms, retention_bytes = config.disk_retention_ms, config.disk_retention_bytes
+            if not config.is_deleted:
+                retention_ms = retention_bytes = _UNLIMITED
+            return self._delete(remote, retention_ms=retention_ms, retention_bytes=retention_bytes)
 
     def _delete(self, remote: RemoteLog | None, *, retention_ms: int, retention_bytes: int) -> int:
         """Delete segments by age, by size, or before the log start offset; negative limits mean none.

@@ -81,6 +81,17 @@ def test_local_retention_is_not_total_retention(tiered_log: MakeLog, manager: Re
     assert offsets_of(log, 7)[0] == 6
 
 
+@pytest.mark.parametrize("option", ["local_retention_bytes", "local_retention_ms"])
+def test_local_retention_deletes_nothing_from_a_log_that_is_not_attached(
+    tiered_log: MakeLog, clock: Any, option: str
+) -> None:
+    log = tiered_log(segments=3, is_attached=False, **{option: "1"})
+    clock.advance_ms(60_000)
+    assert (log.apply_retention(), log.log_start_offset) == (0, 0)
+    log.config = TopicConfig.load(log.config.options() | {"retention.bytes": "2"})
+    assert (log.apply_retention(), log.log_start_offset) == (3, 18), "total retention applies"
+
+
 def test_reads_and_lookups_continue_from_the_store(
     tiered_log: MakeLog, manager: RemoteLogManager, settle: Settle
 ) -> None:
