@@ -82,6 +82,7 @@ class Segment:
         self._grows = False
         self._is_gone = False
         self._has_no_aborted = False
+        self._held_transaction_index: bytes | None = None
         self._newest: tuple[int, BatchHeader] | None = None
         """The position and the header of the last appended batch, which the index may not have."""
 
@@ -364,8 +365,14 @@ class Segment:
             return b""
         path = self.path.with_name(segment_file_name(self.base_offset, TRANSACTION_INDEX))
         content = self._files.read_bytes(path) or b""
-        self._has_no_aborted = is_sealed and not content
+        if self._held_transaction_index is not None:  # by now the file may be gone, or another segment's
+            return self._held_transaction_index
+        self._has_no_aborted = is_sealed and not content and not self._is_gone
         return content
+
+    def hold_transaction_index(self) -> None:
+        """Keep the transaction index in memory, because its file is about to be removed or replaced."""
+        self._held_transaction_index = self.transaction_index()
 
     def modified_ms(self) -> int:
         """Return when the ``.log`` was last written, in ms since 1970."""

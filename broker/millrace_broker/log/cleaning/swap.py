@@ -137,6 +137,7 @@ def hold_open(segments: Iterable[Segment]) -> None:
             segment.leave()
             segment.file()
             segment.indexes()
+            segment.hold_transaction_index()
         segment.leave()
 
 

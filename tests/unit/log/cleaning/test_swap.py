@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from millrace.errors import StorageError
-from millrace.records import scan_headers
+from millrace.records import ControlType, EndTransactionMarker, scan_headers
 from millrace_broker.log import OsFiles, PartitionLog
+from millrace_broker.log.aborted_transactions import aborted_transactions
 from millrace_broker.log.cleaning.swap import CleanedSegment, CleaningAbortedError
 from millrace_broker.log.files import OsFile
 
@@ -211,6 +212,40 @@ def test_a_read_from_before_the_swap_continues(tmp_path: Path) -> None:
         assert next(h.base_offset for _, h in scan_headers(data)) == segment.base_offset
     assert held.size_bytes() == before[1]
     assert contents(log) == survivors(pairs, len(pairs) - 1)
+
+
+class WatchedFiles(OsFiles):
+    """Files that call a function after each sync of a directory."""
+
+    def __init__(self) -> None:
+        self.call: Callable[[], object] = lambda: None
+
+    def sync_directory(self, path: Path) -> None:
+        super().sync_directory(path)
+        self.call()
+
+
+def test_aborted_transactions_are_known_at_each_step_of_a_swap(tmp_path: Path) -> None:
+    files = WatchedFiles()
+    log = open_partition(tmp_path / "log", files)
+    log.append(rows([(b"k", b"0")]))
+    log.roll()
+    in_transaction = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
+    log.append(rows([(b"k", b"1")], **in_transaction), in_transaction=True)
+    log.append_end_marker_unsynced(7, 0, EndTransactionMarker(type=ControlType.ABORT, coordinator_epoch=0))
+    log.roll()
+    log.append(rows([(b"k", b"2")]))
+    log.flush()
+    expected = log.aborted_transactions(1, 2)
+    assert [each.first_offset for each in expected] == [1]
+    old, seen = log.segments, []
+    files.call = lambda: seen.append(log.aborted_transactions(1, 2))
+    clean(log, files=files)
+    assert [segment.base_offset for segment in log.segments] == [0, 3]
+    assert len(seen) >= 3
+    assert seen == [expected] * len(seen)
+    # A reader that holds the replaced segments gets the same answer.
+    assert aborted_transactions(old, 1, 2) == expected
 
 
 def test_a_log_that_changes_meanwhile_is_left_alone(tmp_path: Path) -> None:
