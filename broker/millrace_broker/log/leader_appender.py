@@ -16,6 +16,7 @@ from millrace.errors import (
     InvalidProducerEpochError,
     InvalidRequestError,
     RecordListTooLargeError,
+    StorageError,
 )
 from millrace.records import (
     NO_PRODUCER_ID,
@@ -87,15 +88,35 @@ class LeaderAppender:
             if not may_wait:
                 return None
             appender = self._new_appender(assigned.headers, len(records), leader_epoch, now_ms)
-        local.write(appender, assigned.parts(records), assigned.headers, len(records))
-        if producer is not None:
-            self._producers.update(producer, now_ms)
+        self._write(appender, assigned, records, producer, now_ms)
         return AppendResult(
             base_offset=assigned.headers[0].base_offset,
             last_offset=assigned.headers[-1].last_offset,
             log_append_time_ms=append_time_ms,
             log_start_offset=self._offsets.start,
         )
+
+    def _write(
+        self,
+        appender: SegmentAppender,
+        assigned: AssignedBatches,
+        records: Part,
+        producer: ProducerEntry | None,
+        now_ms: int,
+    ) -> None:
+        """Write batches, and update the producer's state; ``producer`` is its entry after them."""
+        local, parts = self._local, assigned.parts(records)
+        if producer is None:
+            local.write(appender, parts, assigned.headers, len(records))
+            return
+        # The records of a transaction are undecided for consumers as soon as they are readable.
+        self._producers.prepare(producer)
+        try:
+            local.write(appender, parts, assigned.headers, len(records))
+        except StorageError:
+            self._producers.undo()
+            raise
+        self._producers.update(producer, now_ms)
 
     def append_end_marker(
         self,

@@ -2,7 +2,8 @@
 
 Invariants:
 
-- ``first_open_offset`` is the first offset of all open transactions of ``states``.
+- ``first_open_offset`` is the first offset of all open transactions of ``states``, and of the one that a present append
+  begins. So it is lowered before readers may see the transaction's first batch.
 - ``completed`` has every transaction whose end marker consumers may not be able to read yet.
 
 Readers need no lock. The caller of a mutator holds the partition's lock.
@@ -34,6 +35,15 @@ class ProducerStateManager:
         if not completed:
             return stable
         return min([stable, *(each.first_offset for each in completed if each.last_offset >= high_watermark)])
+
+    def prepare(self, entry: ProducerEntry) -> None:
+        """Count a producer's transaction as open before its append, which ends with ``update`` or ``undo``."""
+        if self.first_open_offset is None:  # a transaction that an append begins is the last one
+            self.first_open_offset = entry.open_transaction_offset
+
+    def undo(self) -> None:
+        """Forget the transaction of a failed append."""
+        self.first_open_offset = self.states.first_open_offset()
 
     def update(self, entry: ProducerEntry, now_ms: int) -> None:
         """Set a producer's entry after its append."""

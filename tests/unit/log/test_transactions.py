@@ -20,6 +20,9 @@ from millrace.errors import (
 from millrace.records import ControlType, EndTransactionMarker, scan_headers
 from millrace.segments.transaction_index import AbortedTransaction
 from millrace_broker.log import OsFiles, PartitionLog
+from millrace_broker.log.log_offsets import LogOffsets
+
+from .conftest import FailingFiles
 
 Open = Callable[..., PartitionLog]
 Batch = Callable[..., bytes]
@@ -297,6 +300,36 @@ def test_markers_of_the_past_are_refused(open_log: Open, batch: Batch) -> None:
     assert log.log_end_offset == 1
     with pytest.raises(InvalidRequestError, match="transactional"):
         log.append(batch([1], producer_id=1, producer_epoch=3, base_sequence=0, is_transactional=True))
+
+
+def test_a_transaction_is_undecided_as_soon_as_its_first_batch_is_readable(
+    open_log: Open, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log()
+    log.append(batch([1]))
+    published, advance_end = [], LogOffsets.advance_end
+
+    def watched(offsets: LogOffsets, end: int) -> None:
+        advance_end(offsets, end)
+        published.append((log.high_watermark, log.last_stable_offset))
+
+    monkeypatch.setattr(LogOffsets, "advance_end", watched)
+    Producer(log, batch, 1).send()
+    Producer(log, batch, 2).send()
+    assert published == [(2, 1), (3, 1)]
+
+
+def test_a_first_batch_that_could_not_be_written_opens_no_transaction(
+    open_log: Open, batch: Batch, disk: FailingFiles
+) -> None:
+    log = open_log(files=disk)
+    log.append(batch([NOW_MS]))
+    disk.bytes_left = 10
+    with pytest.raises(StorageError):
+        Producer(log, batch, 1).send()
+    disk.bytes_left = 2**40
+    log.append(batch([NOW_MS]))
+    assert (log.log_end_offset, log.last_stable_offset) == (2, 2)
 
 
 def test_a_marker_that_could_not_be_written_leaves_no_trace(open_log: Open, batch: Batch, disk: object) -> None:
