@@ -132,8 +132,11 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """The offset before which every transaction is decided, by a marker that is readable."""
-        return self._producers.last_stable_offset(self._offsets.high_watermark)
+        """The offset before which every transaction is decided, by a marker that is readable.
+
+        It is not below the log start, also if the first records of an open transaction were deleted.
+        """
+        return max(self._producers.last_stable_offset(self._offsets.high_watermark), self._offsets.start)
 
     @property
     def log_end_offset(self) -> int:

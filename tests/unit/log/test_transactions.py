@@ -74,6 +74,14 @@ def test_the_last_stable_offset_waits_for_the_first_open_transaction(open_log: O
     assert log.aborted_transactions(0, 2) == []
 
 
+def test_the_last_stable_offset_is_not_below_the_log_start(open_log: Open, batch: Batch) -> None:
+    log = open_log()
+    Producer(log, batch, 1).send(3)
+    log.delete_records(2)
+    assert (log.log_start_offset, log.last_stable_offset) == (2, 2)
+    assert log.read(2, 1000, end_offset=log.last_stable_offset) == b""
+
+
 def test_aborted_transactions_of_batches_that_were_read(open_log: Open, batch: Batch) -> None:
     log = open_log()
     log.append(batch([NOW_MS] * 2))
