@@ -37,7 +37,7 @@ def verify_transactions(log: PartitionLog) -> None:
             began = None
     stable_offset = log.log_end_offset if began is None else began
     assert log.last_stable_offset == stable_offset, f"{log.last_stable_offset} is not {stable_offset}"
-    found = log.aborted_transactions(0, log.log_end_offset)
+    found = log.aborted_transactions(log.log_start_offset, log.log_end_offset)
     listed = [(each.first_offset, each.last_offset) for each in found]
     assert listed == aborted, f"{listed} are not {aborted}"
 

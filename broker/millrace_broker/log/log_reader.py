@@ -81,8 +81,20 @@ class LogReader:
         )
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Return the aborted transactions with records or their marker in a range of offsets."""
-        return aborted_transactions(self._with_remote(self._segments.current, start_offset), start_offset, end_offset)
+        """Return the aborted transactions with records or their marker in a range of offsets.
+
+        Raises ``OffsetOutOfRangeError`` if the start of the range was deleted meanwhile, perhaps with its index.
+        """
+        try:
+            segments = self._with_remote(self._segments.current, start_offset)
+            found = aborted_transactions(segments, start_offset, end_offset)
+        except (CorruptBatchError, StorageError) as error:
+            if start_offset < self._offsets.start:
+                raise self._out_of_range(start_offset) from error
+            raise
+        if start_offset < self._offsets.start:
+            raise self._out_of_range(start_offset)
+        return found
 
     # --- look-ups by time ----------------------------------------------------------------------------------
 

@@ -252,7 +252,8 @@ class PartitionLog:
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """Return the aborted transactions with records or their marker in ``start_offset..end_offset`` (exclusive).
 
-        Raises ``CorruptBatchError`` for an index that does not agree with the log, ``StorageError``.
+        Raises ``OffsetOutOfRangeError`` if retention or a caller of ``delete_records`` has deleted ``start_offset``,
+        ``CorruptBatchError`` for an index that does not agree with the log, ``StorageError``.
         """
         return self._reader.aborted_transactions(start_offset, end_offset)
 

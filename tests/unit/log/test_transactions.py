@@ -13,6 +13,7 @@ from millrace.errors import (
     CorruptBatchError,
     InvalidProducerEpochError,
     InvalidRequestError,
+    OffsetOutOfRangeError,
     OutOfOrderSequenceError,
     StorageError,
     TransactionCoordinatorFencedError,
@@ -22,7 +23,7 @@ from millrace.segments.transaction_index import AbortedTransaction
 from millrace_broker.log import OsFiles, PartitionLog
 from millrace_broker.log.log_offsets import LogOffsets
 
-from .conftest import FailingFiles
+from .conftest import FailingFiles, ManualClock
 
 Open = Callable[..., PartitionLog]
 Batch = Callable[..., bytes]
@@ -98,6 +99,28 @@ def test_aborted_transactions_of_batches_that_were_read(open_log: Open, batch: B
     assert log.aborted_within(4, whole[ends[2] :]) == [second]
     assert log.aborted_within(0, b"") == []
     assert log.aborted_within(3, b"") == []
+
+
+@pytest.mark.parametrize("removal", ["retention", "delete_records"])
+def test_aborted_transactions_of_deleted_batches_are_refused(
+    open_log: Open, batch: Batch, clock: ManualClock, removal: str
+) -> None:
+    log = open_log({"retention.ms": 1000})
+    producer = Producer(log, batch, 1)
+    producer.send()
+    producer.end(ABORT)
+    log.roll()
+    log.append(batch([clock.now_ms() + 100_000]))
+    records = log.read(0, 10_000)
+    assert log.aborted_within(0, records) == [aborted(1, 0, 1, 2)]
+    if removal == "retention":
+        clock.advance_ms(100_000)
+        assert log.apply_retention() == 1
+    else:
+        log.delete_records(2)
+    with pytest.raises(OffsetOutOfRangeError):
+        log.aborted_within(0, records)
+    assert log.aborted_transactions(2, 3) == []
 
 
 def test_transactions_stay_undecided_until_their_own_marker_is_readable(open_log: Open, batch: Batch) -> None:

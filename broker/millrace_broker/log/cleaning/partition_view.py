@@ -9,6 +9,7 @@ from pathlib import Path
 from millrace.config.topic import TopicConfig
 from millrace.segments.indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from millrace.segments.transaction_index import AbortedTransaction
+from millrace_broker.log.aborted_transactions import aborted_transactions
 from millrace_broker.log.cleaning.batch_filter import LastRecord
 from millrace_broker.log.cleaning.swap import CleanedSegment
 from millrace_broker.log.files import Files
@@ -95,8 +96,11 @@ class PartitionView:
         }
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> Sequence[AbortedTransaction]:
-        """Return the aborted transactions with records in a range of offsets, by the segments' transaction indexes."""
-        return self.log.aborted_transactions(start_offset, end_offset)
+        """Return the aborted transactions with records in a range of offsets, by the segments' transaction indexes.
+
+        The range may start below the log start, because whole segments are cleaned.
+        """
+        return aborted_transactions(self.log.segments, start_offset, end_offset)
 
     def replace(self, replaced: Sequence[SegmentView], cleaned: CleanedSegment) -> None:
         """Replace consecutive segments by a cleaned one."""

@@ -174,6 +174,18 @@ def test_an_aborted_record_does_not_replace_the_committed_one_of_its_key(build: 
     assert contents(log) == {0: (b"a", b"committed"), 3: (b"b", b"last")}
 
 
+def test_a_segment_with_deleted_records_of_an_aborted_transaction_is_cleaned(tmp_path: Path) -> None:
+    log = open_partition(tmp_path, options={"cleanup.policy": "compact,delete", "retention.ms": -1})
+    producer = {"producer_id": 9, "producer_epoch": 0, "base_sequence": 0}
+    log.append(rows([(b"a", b"aborted")], is_transactional=True, **producer), in_transaction=True)
+    log.append_end_marker_unsynced(9, 0, EndTransactionMarker(type=ControlType.ABORT, coordinator_epoch=0))
+    log.append(rows([(b"a", b"last")]))
+    log.delete_records(2)
+    log.roll()
+    assert clean(log) is not None
+    assert contents(log) == {2: (b"a", b"last")}
+
+
 def test_reads_and_extents_within_a_gap_have_no_records(tmp_path: Path) -> None:
     log = open_partition(tmp_path)
     log.append(rows([(b"kept", b"1")]))
