@@ -34,7 +34,7 @@ from millrace_broker.log.producer_state_rebuild import write_snapshot_file
 from millrace_broker.log.producer_states import ProducerStates
 from millrace_broker.log.recent_end import NOTHING_RECENT
 from millrace_broker.log.segment import Segment
-from millrace_broker.log.segment_appender import SegmentAppender
+from millrace_broker.log.segment_appender import RELATIVE_OFFSET_MAX, SegmentAppender
 from millrace_broker.log.segment_list import SegmentList
 
 _LOG: Final = logging.getLogger(__name__)
@@ -160,7 +160,11 @@ class LocalLog:
     ) -> SegmentAppender:
         """Return an appender with room for these batches; create files if necessary. Raises ``StorageError``."""
         appender = self.appender or self.open_appender(now_ms)
-        return self.roll(producers) if self.must_roll(appender, headers, size_bytes, now_ms) else appender
+        if not self.must_roll(appender, headers, size_bytes, now_ms):
+            return appender
+        # Compaction of the leader's log may leave a gap that is larger than a segment can be.
+        is_far = headers[-1].last_offset - self.offsets.end > RELATIVE_OFFSET_MAX
+        return self.roll(producers, headers[0].base_offset if is_far else None)
 
     # --- rolls ---------------------------------------------------------------------------------------------
 
@@ -185,13 +189,16 @@ class LocalLog:
         jitter_ms = min(self.config.segment_jitter_ms, self.config.roll_ms)
         return zlib.crc32(f"{self.name}@{base_offset}".encode()) % jitter_ms if jitter_ms else 0
 
-    def roll(self, producers: ProducerStates) -> SegmentAppender:
+    def roll(self, producers: ProducerStates, base_offset: int | None = None) -> SegmentAppender:
         """Seal the active segment and start a new one at the log end offset. An empty segment is not rolled.
 
-        ``producers`` are written to a snapshot. Raises ``StorageError``; the old segment is then still the active one.
+        If a higher ``base_offset`` is given, the log end offset rises to it over a gap, also from an empty segment.
+        ``producers`` are written to a snapshot. Raises ``StorageError``; the old segment is then still the active one,
+        and the log end offset is unchanged.
         """
         with self.lock:
-            now_ms, end_offset = self.clock.now_ms(), self.offsets.end
+            now_ms = self.clock.now_ms()
+            end_offset = self.offsets.end if base_offset is None else base_offset
             appender = self.appender or self.open_appender(now_ms)
             if appender.segment.base_offset == end_offset:
                 return appender
@@ -206,6 +213,7 @@ class LocalLog:
             self.unsynced_sealed.append(appender)
             self.appender = successor
             self.segments.append(segment)
+            self.offsets.advance_end(end_offset)
             return successor
 
     def _abandon_segment(self, base_offset: int, error: StorageError) -> None:

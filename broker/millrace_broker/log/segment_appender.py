@@ -68,12 +68,14 @@ class SegmentAppender:
     ) -> bool:
         """Return whether these batches need a new segment (Kafka's ``LogSegment.shouldRoll``).
 
-        The segment's age is the difference between the timestamps of its first batch and of these batches. The clock
-        counts if there are no timestamps.
+        An empty segment needs none, unless the batches are too far from its base offset. The segment's age is the
+        difference between the timestamps of its first batch and of these batches. The clock counts if there are no
+        timestamps.
         """
         segment = self.segment
-        if not segment.size_bytes:
-            return False
+        is_far = last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
+        if is_far or not segment.size_bytes:
+            return is_far
         if self._first_timestamp_ms is not None and self._first_timestamp_ms >= 0:
             waited_ms = max_timestamp_ms - self._first_timestamp_ms
         else:
@@ -83,7 +85,6 @@ class SegmentAppender:
             or waited_ms > age_ms
             or len(self._builder.offset_index) >= self._index_bytes_max // OFFSET_ENTRY_BYTES
             or len(self._builder.time_index) >= self._index_bytes_max // TIME_ENTRY_BYTES - 1
-            or last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
         )
 
     def append(

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from millrace.errors import CorruptBatchError, FencedLeaderEpochError
+from millrace.errors import CorruptBatchError, FencedLeaderEpochError, StorageError
 from millrace.records import ControlType, EndTransactionMarker, scan_headers
 from millrace_broker.log import PartitionLog, ReplicatedBatches
 from millrace_broker.log.segment_appender import RELATIVE_OFFSET_MAX
+
+from .conftest import FailingFiles
 
 Open = Callable[..., PartitionLog]
 Batch = Callable[..., bytes]
@@ -135,6 +137,50 @@ def test_the_last_batch_of_a_fetch_may_be_the_one_that_is_too_far(follower: Part
     follower.append_replicated(ReplicatedBatches(fetched))
     assert [segment.base_offset for segment in follower.segments] == [0, 1]
     assert content(follower) == first + fetched
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+@pytest.mark.parametrize("stop", ["close", "release"])
+def test_a_gap_larger_than_a_segment_begins_another_after_it(
+    open_log: Open, tmp_path: Path, batch: Batch, is_empty: bool, stop: str
+) -> None:
+    options, far = {"cleanup.policy": "compact"}, 2**31 + 1000
+    first = b"" if is_empty else batch()
+    follower = open_log(options, directory=tmp_path)
+    records = [batch(base_offset=far + number) for number in range(3)]
+    for each in [first, *records]:
+        follower.append_replicated(ReplicatedBatches(each))
+    for _ in range(2):
+        assert [segment.base_offset for segment in follower.segments] == [0, far]
+        assert (follower.log_start_offset, follower.log_end_offset) == (0, far + 3)
+        assert content(follower) == first + b"".join(records)
+        assert follower.read(1, 1000) == b"".join(records)
+        getattr(follower, stop)()
+        follower = open_log(
+            options,
+            directory=tmp_path,
+            recovery_point=far + 3 if stop == "close" else None,
+            was_clean=stop == "close",
+        )
+    follower.truncate_to(1000)
+    assert follower.log_end_offset == (0 if is_empty else 1)
+    follower.append_replicated(ReplicatedBatches(records[0]))
+    assert follower.read(1, 1000) == records[0]
+
+
+def test_a_log_continues_after_a_gap_whose_batches_could_not_be_written(
+    open_log: Open, batch: Batch, disk: FailingFiles
+) -> None:
+    far = 2**31 + 1000
+    log = open_log({"cleanup.policy": "compact"}, files=disk)
+    log.append_replicated(ReplicatedBatches(batch()))
+    disk.bytes_left = 60  # for the snapshot, but not for the batch
+    with pytest.raises(StorageError):
+        log.append_replicated(ReplicatedBatches(batch(base_offset=far)))
+    disk.bytes_left = 2**40
+    assert log.log_end_offset == log.segments[-1].base_offset == far
+    log.append(batch())
+    assert [header.base_offset for _, header in scan_headers(log.read(1, 1000))] == [far]
 
 
 def test_a_fetch_larger_than_a_segment_is_spread_over_several(follower: PartitionLog, batch: Batch) -> None:

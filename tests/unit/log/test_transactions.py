@@ -337,7 +337,7 @@ def test_a_transaction_is_undecided_as_soon_as_its_first_batch_is_readable(
     open_log: Open, batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = open_log()
-    log.append(batch([1]))
+    log.append(batch([NOW_MS]))
     published, advance_end = [], LogOffsets.advance_end
 
     def watched(offsets: LogOffsets, end: int) -> None:
