@@ -23,13 +23,12 @@ from millrace.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
     MillraceError,
-    NotCoordinatorError,
     NotLeaderError,
     UnknownTopicOrPartitionError,
 )
 from millrace_broker.coordinators.hashing import partition_of
 from millrace_broker.coordinators.internal_topics import InternalTopics
-from millrace_broker.coordinators.state_log import LoadedBatch, StateLog
+from millrace_broker.coordinators.state_log import LoadedBatch, StateLog, coordinator_errors
 from millrace_broker.quotas import parked
 from millrace_broker.replication.runtime import Appends, PartitionDirectory, ReplicaManager
 from millrace_broker.replication.runtime.manager import RoleListener
@@ -139,19 +138,16 @@ class Shards(Generic[S]):
     def shard(self, number: int) -> S:
         """Return the shard of a partition. If its load has failed, begin another one.
 
-        Raises ``CoordinatorLoadInProgressError``, ``NotCoordinatorError`` if another broker leads the partition,
-        ``CoordinatorNotAvailableError`` after ``close``.
+        Raises ``CoordinatorLoadInProgressError``, ``NotCoordinatorError`` if another broker leads the partition or its
+        log directory has failed, ``CoordinatorNotAvailableError`` after ``close``.
         """
         shard = self._shards.get(number)
         if shard is not None:
             return shard
         if self._is_closed:
             raise CoordinatorNotAvailableError("the broker is stopping: find the coordinator again")
-        try:
-            with contextlib.suppress(UnknownTopicOrPartitionError):  # the load reports it
-                self._partitions.led(self._partitions.topic(self.topic), number)
-        except NotLeaderError as error:
-            raise NotCoordinatorError(f"{error.message}: find the coordinator again") from error
+        with coordinator_errors(), contextlib.suppress(UnknownTopicOrPartitionError):  # the load reports it
+            self._partitions.led(self._partitions.topic(self.topic), number)
         self._load(number)
         raise CoordinatorLoadInProgressError(f"{self.topic}-{number} is being loaded: retry")
 

@@ -18,17 +18,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from millrace.errors import (
     CoordinatorNotAvailableError,
+    DiskFullError,
     MillraceError,
     NotCoordinatorError,
     NotEnoughReplicasError,
     NotLeaderError,
     RequestTimedOutError,
+    StorageError,
+    UnknownTopicOrPartitionError,
 )
 from millrace.records import (
     NO_PRODUCER_EPOCH,
@@ -128,6 +132,20 @@ def late() -> CoordinatorNotAvailableError:
     )
 
 
+@contextmanager
+def coordinator_errors() -> Iterator[None]:
+    """Convert the errors of a coordinator's partition, as Kafka does, so that clients find the coordinator again.
+
+    Kafka's Java consumer stops for good after a ``StorageError``.
+    """
+    try:
+        yield
+    except (DiskFullError, NotEnoughReplicasError, UnknownTopicOrPartitionError) as error:
+        raise CoordinatorNotAvailableError(error.message) from error
+    except (NotLeaderError, StorageError) as error:
+        raise NotCoordinatorError(f"{error.message}: find the coordinator again") from error
+
+
 class StateLog:
     """One partition of an internal topic that this broker leads, for the event loop's thread."""
 
@@ -193,7 +211,7 @@ class StateLog:
 
         The call may take as long as this broker leads the partition: clients wait with ``in_time``. Calls that wait at
         the same time share batches. Raises ``MessageTooLargeError`` for records that do not fit into one batch of the
-        topic, and the errors of an append.
+        topic, ``NotCoordinatorError``, and ``CoordinatorNotAvailableError`` if replicas or disk space are missing.
         """
         appending = self.submit(records)
         with parked():
@@ -270,7 +288,7 @@ class StateLog:
             base_sequence=NO_SEQUENCE if producer is None else 0,  # as in Kafka, where no reader uses it
             is_transactional=producer is not None,
         )
-        try:
+        with coordinator_errors():
             partition = self._partition()
             batches = ProducedBatches(data, partition.log.config, in_transaction=producer is not None)
             result = await self._appends.append(
@@ -282,10 +300,6 @@ class StateLog:
             )
             if not partition.replica.is_alone:
                 await self._acknowledged(partition.replica, result.last_offset + 1)
-        except NotLeaderError as error:
-            raise NotCoordinatorError(f"{error.message}: find the coordinator again") from error
-        except NotEnoughReplicasError as error:
-            raise CoordinatorNotAvailableError(error.message) from error
         return result.base_offset
 
     async def _acknowledged(self, replica: HostedReplica, end_offset: int) -> None:

@@ -304,7 +304,7 @@ class GroupShard:
 
         Raises the errors of ``ClassicGroup.check_commit`` and ``ConsumerGroup.check_commit``,
         ``IllegalGenerationError`` for a generation of an unknown group, ``InvalidCommitOffsetSizeError`` for more
-        offsets than one batch holds, ``StorageError``.
+        offsets than one batch holds, ``NotCoordinatorError``.
         """
         entry = self._entry_to_commit(group_id, identity)
         self._check_commit(entry, identity, is_transactional=False)
@@ -434,7 +434,7 @@ class GroupShard:
         return entry
 
     async def delete_group(self, group_id: str) -> None:
-        """Delete a group and its offsets. Raises ``GroupIdNotFoundError``, ``NonEmptyGroupError``, ``StorageError``."""
+        """Delete a group and its offsets. Raises ``GroupIdNotFoundError``, ``NonEmptyGroupError``, append errors."""
         entry = self._present(group_id)
         if not entry.group.is_empty:
             raise NonEmptyGroupError(

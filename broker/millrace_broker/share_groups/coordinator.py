@@ -311,7 +311,7 @@ class ShareCoordinator:
         """Apply a member's acknowledgements; the result ends after the append.
 
         Raises ``InvalidRecordStateError``, ``InvalidRequestError``, ``GroupIdNotFoundError``, and the errors of
-        ``shard_of`` and ``topic_with``; the result raises ``StorageError``.
+        ``shard_of`` and ``topic_with``; the result raises ``NotCoordinatorError``.
         """
         info = self.topic_with(topic, partition)
         return self.shard_of(group_id).partition(group_id, info, partition).acknowledge(member_id, acknowledgements)

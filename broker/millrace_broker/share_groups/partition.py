@@ -107,7 +107,7 @@ class SharePartition:
         """Deliver records to a member; return the acquired batches, and the record batches that hold them.
 
         Without any state, the group starts at ``first_offset``. Raises the errors of reading ``source``, and
-        ``StorageError`` if the first offset cannot be written.
+        ``NotCoordinatorError`` if the first offset cannot be written.
         """
         async with self._turn:
             if self._in_flight is None:
@@ -151,7 +151,7 @@ class SharePartition:
     def acknowledge(self, member_id: str, acknowledgements: Iterable[AcknowledgementBatch]) -> asyncio.Future[int]:
         """Apply a member's acknowledgements; the result ends after the append.
 
-        Raises ``InvalidRecordStateError``, ``InvalidRequestError``; the result raises ``StorageError``.
+        Raises ``InvalidRecordStateError``, ``InvalidRequestError``; the result raises ``NotCoordinatorError``.
         """
         in_flight = self._in_flight or InFlightRecords(self._settings(), 0)
         in_flight.settings = self._settings()
@@ -161,7 +161,7 @@ class SharePartition:
     def reset_offset(self, offset: int) -> asyncio.Future[int]:
         """Continue from an offset, whatever was delivered; the result ends after the append.
 
-        The group must have no members. The result raises ``StorageError``.
+        The group must have no members. The result raises ``NotCoordinatorError``.
         """
         self._in_flight = InFlightRecords(self._settings(), offset)
         return self._changed()

@@ -227,7 +227,7 @@ class ShareShard:
     def reset_offset(self, group_id: str, topic: TopicInfo, number: int, offset: int) -> asyncio.Future[int]:
         """Let a group, which need not exist, continue from an offset of a partition.
 
-        The result ends after the append. Raises ``NonEmptyGroupError``; the result raises ``StorageError``.
+        The result ends after the append. Raises ``NonEmptyGroupError``; the result raises ``NotCoordinatorError``.
         """
         self.check_has_no_members(group_id)
         self._group(group_id)
@@ -237,7 +237,7 @@ class ShareShard:
         """Delete the state of a topic. The group starts again by ``share.auto.offset.reset``.
 
         Raises ``GroupIdNotFoundError``, ``NonEmptyGroupError``, ``UnknownTopicOrPartitionError`` if the group has no
-        offset of the topic, ``StorageError``.
+        offset of the topic, ``NotCoordinatorError``.
         """
         group = self.without_members(group_id)
         keys = [key for key in self._keys(group) if key.topic_id == topic.topic_id]
@@ -246,7 +246,7 @@ class ShareShard:
         await self._forget(keys)
 
     async def delete_group(self, group_id: str) -> None:
-        """Delete a group. Raises ``GroupIdNotFoundError``, ``NonEmptyGroupError``, ``StorageError``."""
+        """Delete a group. Raises ``GroupIdNotFoundError``, ``NonEmptyGroupError``, ``NotCoordinatorError``."""
         group = self.without_members(group_id)
         await self._forget(self._keys(group))
         if group_id in self._groups and not group.partitions and not group.members.members:

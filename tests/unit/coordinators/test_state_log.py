@@ -12,10 +12,15 @@ import pytest
 from millrace.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
+    DiskFullError,
     MessageTooLargeError,
+    MillraceError,
     NotCoordinatorError,
+    StorageError,
+    UnknownTopicOrPartitionError,
 )
 from millrace_broker.coordinators import OFFSETS_TOPIC, LoadedBatch, Shards, StateLog, StateRecord, in_time, written
+from millrace_broker.log import LogManager, PartitionLog
 
 from .parts import LateReplicas, Parts, opened_parts
 
@@ -118,6 +123,56 @@ def test_a_failure_is_of_the_calls_that_it_concerns(tmp_path: Path) -> None:
             )
             assert (results[0], results[2]) == (0, 1)
             assert isinstance(results[1], MessageTooLargeError)
+
+    run(scenario, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("failure", "answer"),
+    [
+        (StorageError("the disk failed"), NotCoordinatorError),
+        (DiskFullError("no space left"), CoordinatorNotAvailableError),
+        (UnknownTopicOrPartitionError("the topic is being deleted"), CoordinatorNotAvailableError),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, MillraceError) else "",
+)
+def test_a_client_finds_the_coordinator_again_after_an_append_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: MillraceError, answer: type[MillraceError]
+) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise failure
+
+    async def scenario(directory: Path) -> None:
+        async with opened(directory) as (_, shards):
+            await shards.ensure_topic()
+            shard = await _loaded(shards, 0)
+            with monkeypatch.context() as patched:
+                patched.setattr(PartitionLog, "append_unsynced", fail)
+                with pytest.raises(answer, match=failure.message) as raised:
+                    await shard.log.append([_record(1)])
+                assert raised.value.__cause__ is failure
+            assert await shard.log.append([_record(2)]) == 0
+
+    run(scenario, tmp_path)
+
+
+def test_a_client_finds_the_coordinator_again_if_the_log_directory_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def offline(*arguments: object) -> None:
+        raise StorageError("the log directory has failed")
+
+    async def scenario(directory: Path) -> None:
+        async with opened(directory) as (_, shards):
+            await shards.ensure_topic()
+            shard = await _loaded(shards, 0)
+            monkeypatch.setattr(LogManager, "get", offline)
+            with pytest.raises(NotCoordinatorError, match="has failed: find the coordinator again"):
+                await shard.log.append([_record(1)])
+            shards._role_changed(0)
+            with pytest.raises(NotCoordinatorError, match="has failed: find the coordinator again"):
+                shards.shard(0)
+            monkeypatch.undo()
 
     run(scenario, tmp_path)
 
