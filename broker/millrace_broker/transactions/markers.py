@@ -109,8 +109,10 @@ class Markers:
             await self._offsets.complete_transaction(number, marker.producer_id, committed=marker.committed)
 
     def is_gone(self, partition: PartitionKey) -> bool:
-        """Return whether the topic has been deleted."""
-        return partition[0] not in self._catalog.topics
+        """Return whether the topic was deleted, or created again with fewer partitions."""
+        name, number = partition
+        topic = self._catalog.topics.get(name)
+        return topic is None or number not in topic.partitions
 
 
 async def write_markers(transport: MarkerTransport, transaction: TransactionMetadata, coordinator_epoch: int) -> bool:

@@ -19,6 +19,8 @@ from millrace.errors import (
     MillraceError,
     ProducerFencedError,
     StorageError,
+    TopicExistsError,
+    UnknownTopicOrPartitionError,
 )
 from millrace.records import Record, build_rows_batch
 from millrace_broker.broker import Broker
@@ -347,6 +349,31 @@ def test_a_transaction_ends_although_one_of_its_topics_is_gone(tmp_path: Path) -
             producer = await begin(broker, "widow", 0)
             await broker.transactions.add_partitions("widow", producer, [("short-lived", 0)])
             await broker.executors.administer(broker.changes.delete, "short-lived")
+            await broker.transactions.end("widow", producer, committed=True)
+            assert (await at_rest(broker, "widow")).is_committed
+            assert is_stable(broker, 0)
+
+    run(scenario)
+
+
+def test_a_transaction_ends_although_its_topic_was_created_again_with_fewer_partitions(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as broker:
+
+            async def is_created(partitions: int) -> bool:
+                spec = TopicSpec(name="reborn", partitions=partitions, configs={})
+                with suppress(TopicExistsError):  # it is being deleted
+                    await broker.executors.administer(broker.changes.create, spec)
+                    return True
+                return False
+
+            assert await is_created(partitions=2)
+            producer = await begin(broker, "widow", 0)
+            await broker.transactions.add_partitions("widow", producer, [("reborn", 1)])
+            await broker.executors.administer(broker.changes.delete, "reborn")
+            await eventually_async(lambda: is_created(partitions=1))
+            with pytest.raises(UnknownTopicOrPartitionError, match="has partitions 0 to 0, not 1"):
+                broker.partitions.leader_elsewhere(("reborn", 1))
             await broker.transactions.end("widow", producer, committed=True)
             assert (await at_rest(broker, "widow")).is_committed
             assert is_stable(broker, 0)

@@ -139,7 +139,7 @@ class PartitionDirectory:
         replica = self._find_replica(topic, number)
         if replica is not None and replica.leads:
             return None
-        leader = self._catalog.topic(topic).partitions[number].leader
+        leader = self._catalog.topic(topic).partition(number).leader
         if leader < 0 or leader == self._broker_id:  # or no request came yet
             raise LeaderNotAvailableError(f"{topic}-{number} has no leader at present")
         return leader
