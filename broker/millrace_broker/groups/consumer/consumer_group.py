@@ -372,10 +372,14 @@ class ConsumerGroup:
             )
 
     def _taken_over(self, found: ConsumerMember, beat: Heartbeat) -> tuple[ConsumerGroup, ConsumerMember]:
-        """Give the place of a static member that has left for a short time to its new process."""
+        """Give the place of a static member to its new process.
+
+        A member that uses the consumer protocol must have left for a short time. A classic one need not, because its
+        clients leave no static groups when they stop.
+        """
         if beat.member_epoch != JOIN_EPOCH:
             raise self.fenced_instance(beat.instance_id)
-        if found.epoch != STATIC_LEAVE_EPOCH:
+        if found.classic is None and found.epoch != STATIC_LEAVE_EPOCH:
             raise UnreleasedInstanceIdError(
                 f"member {found.member_id} of group {self.group_id} has group.instance.id={beat.instance_id}: stop it, "
                 "or give this process an instance id of its own"

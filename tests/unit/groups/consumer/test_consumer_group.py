@@ -23,6 +23,12 @@ from millrace.errors import (
     UnreleasedInstanceIdError,
     UnsupportedAssignorError,
 )
+from millrace_broker.groups.consumer.classic_members import (
+    assignment_bytes,
+    check_member,
+    subscription_bytes,
+    upgraded,
+)
 from millrace_broker.groups.consumer.consumer_group import (
     ConsumerGroup,
     ConsumerGroupState,
@@ -34,6 +40,7 @@ from millrace_broker.groups.consumer.consumer_group import (
 from millrace_broker.groups.consumer.members import NO_PARTITIONS, ClassicMetadata, ConsumerMember, MemberState
 from millrace_broker.groups.consumer.records import LoadedConsumerGroup, change_records
 from millrace_broker.groups.consumer.topics import matches
+from millrace_broker.groups.members import MemberMetadata
 from millrace_broker.groups.requests import Identity
 
 from .cluster import Cluster
@@ -226,6 +233,35 @@ def test_a_static_member_keeps_its_partitions_while_it_restarts() -> None:
         driver.beat("a", 1, instance_id="i")
     with pytest.raises(UnknownMemberError):
         driver.beat("c", 1, instance_id="other")
+
+
+def test_static_members_change_from_the_classic_protocol_one_after_another() -> None:
+    driver = Driver(t=2)
+    everything = driver.cluster.partitions("t")
+    topic, content = driver.cluster.find("t"), subscription_bytes(frozenset({"t"}))
+    assert topic is not None
+    members = [
+        MemberMetadata(
+            member_id=f"old{number}",
+            group_instance_id=f"i{number}",
+            client_id="c",
+            client_host="h",
+            session_timeout_ms=1000,
+            rebalance_timeout_ms=1000,
+            protocols=(("range", content),),
+            assignment=assignment_bytes(frozenset({(topic.topic_id, number)}), driver.cluster),
+        )
+        for number in range(2)
+    ]
+    driver.apply(upgraded("g", 5, members, driver.cluster))
+    assigned = [driver.join(f"new{number}", "t", instance_id=f"i{number}").assignment for number in range(2)]
+    assert assigned == [{(topic.topic_id, 0)}, {(topic.topic_id, 1)}]
+    assert frozenset().union(*(each.assigned for each in driver.group.members.values())) == everything
+    assert all(each.classic is None for each in driver.group.members.values())
+    with pytest.raises(FencedInstanceIdError):
+        check_member(driver.group, Identity(member_id="old0", generation_id=5, group_instance_id="i0"))
+    with pytest.raises(UnreleasedInstanceIdError):
+        driver.join("newer", "t", instance_id="i0")
 
 
 def test_commits_need_the_present_epoch() -> None:
