@@ -190,19 +190,17 @@ class ShareCoordinator:
     ) -> list[SharePartitionData]:
         """Deliver records of some partitions to a member, after a wait if there are none.
 
-        The result has the order of ``wanted``, with the error of each partition. Raises ``UnknownMemberError``, and the
-        errors of ``shard_of``.
+        The result has the order of ``wanted``, with the error of each partition. If the coordinator moves, or the
+        member leaves, the whole call ends. Raises ``UnknownMemberError``, and the errors of ``shard_of``.
         """
-        shard = self.shard_of(group_id)
-        if group_id not in shard.groups or member_id not in shard.groups[group_id].members:
-            raise UnknownMemberError(
-                f"share group {group_id} has no member {member_id or '(no member id)'}: join with epoch 0"
-            )
         deadline = self._clock.monotonic() + limits.wait_ms / 1000
         keys = [key for each in wanted for key in _arrival_keys(group_id, each)]
         while True:
             watch = self._arrivals.watch(keys)
+            shard = self._shard_with(group_id, member_id)
             fetched = await self._fetch_now(shard, group_id, member_id, wanted, limits, lease)
+            if any(each.error is not None for each in fetched):
+                self._shard_with(group_id, member_id)
             left_s = deadline - self._clock.monotonic()
             is_done = any(each.acquired or each.error is not None for each in fetched)
             if is_done or left_s <= 0 or self._is_stopping:
@@ -211,6 +209,14 @@ class ShareCoordinator:
             self._watch_sources(group_id, wanted)
             if not await watch.wait(wanted_bytes=_BYTES_MIN, timeout_s=left_s, is_poll=True):
                 return fetched
+
+    def _shard_with(self, group_id: str, member_id: str) -> ShareShard:
+        shard = self.shard_of(group_id)
+        if group_id not in shard.groups or member_id not in shard.groups[group_id].members:
+            raise UnknownMemberError(
+                f"share group {group_id} has no member {member_id or '(no member id)'}: join with epoch 0"
+            )
+        return shard
 
     async def _fetch_now(
         self,

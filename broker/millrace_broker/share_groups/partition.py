@@ -212,8 +212,12 @@ class SharePartition:
         self._set_timer()
 
     def close(self) -> None:
-        """Stop deliveries. Locks are not in the log, so after a restart all records are available again."""
+        """Stop deliveries, and wake fetches that wait.
+
+        Locks are not in the log, so after a restart all records are available again.
+        """
         self._is_closed = True
+        self._arrivals.wake(self.arrival_key)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -112,7 +112,7 @@ class ShareShard:
             self._group(key.group_id)
 
     def deactivate(self) -> None:
-        """Stop all timers."""
+        """Stop all timers, and wake fetches that wait."""
         for group in self._groups.values():
             for partition in group.partitions.values():
                 partition.close()
