@@ -1,16 +1,17 @@
 """Log of a coordinator, one partition of an internal topic.
 
-The broker loads it once from its start, and then only appends.
+The broker loads it once from its start, and then only appends, as long as it leads the partition without a break.
 
 Invariants
 
 - Appends reach the log in the order of the calls, and the calls return in that order.
 - The records of one call are in one batch. After a crash all of them are there, or none.
 - The append of a cancelled call is completed.
-- An append fails only if its records are not in the log, or when this broker stops leading the partition. The state of
-  the partition is then dropped, and loaded again from the log. However late the replicas are, the append waits for
-  them: with an error its caller would go on from a state that the log no longer has. A client gets an answer in time
-  all the same (``written`` and ``in_time``), and appends that have not begun by then fail, so that they do not pile up.
+- An append fails only if its records are not in the log, or when this broker stops leading the partition, even if it
+  leads again by then. The state of the partition is then dropped, and loaded again from the log. However late the
+  replicas are, the append waits for them: with an error its caller would go on from a state that the log no longer has.
+  A client gets an answer in time all the same (``written`` and ``in_time``), and appends that have not begun by then
+  fail, so that they do not pile up.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ from millrace.records.control import ControlType
 from millrace_broker.log import PartitionLog, ProducedBatches
 from millrace_broker.log.producer_states import Origin
 from millrace_broker.quotas import parked
+from millrace_broker.replication.core import Leader
 from millrace_broker.replication.runtime import ACKNOWLEDGED_WITHIN_S, Appends, PartitionDirectory, ServedPartition
 from millrace_broker.replication.runtime.delayed_produce import DelayedProduce
 from millrace_broker.replication.runtime.hosted import HostedReplica
@@ -170,6 +172,8 @@ class StateLog:
         self._pending: deque[_Append] = deque()
         self._writer: asyncio.Task[None] | None = None
         self._is_closing = False
+        self._leader: Leader | None = None
+        """The leadership of this broker in which the log was loaded."""
 
     @property
     def name(self) -> str:
@@ -197,6 +201,7 @@ class StateLog:
         Raises the errors of a read, and those of ``visit``.
         """
         partition = self._partition()
+        self._leader = partition.replica.leader
         log, end_offset = partition.log, partition.log.log_end_offset
         if log.durable_end < end_offset:
             # Records that were appended before a crash without an answer count now, so they must be durable.
@@ -294,13 +299,22 @@ class StateLog:
             result = await self._appends.append(
                 partition,
                 batches,
-                check=lambda: partition.replica.leader.check_enough_in_sync(),
+                check=lambda: self._check_leads(partition.replica.leader),
                 origin=Origin.COORDINATOR,
                 acks_all=False,
             )
             if not partition.replica.is_alone:
                 await self._acknowledged(partition.replica, result.last_offset + 1)
         return result.base_offset
+
+    def _check_leads(self, leader: Leader) -> None:
+        """Raise ``NotLeaderError`` if this broker has led again since the load, ``NotEnoughReplicasError``.
+
+        The partition has been loaded again then, and its present state does not have what is appended here.
+        """
+        if leader is not self._leader:
+            raise NotLeaderError(f"{self.name} has been loaded again, because its leader has changed")
+        leader.check_enough_in_sync()
 
     async def _acknowledged(self, replica: HostedReplica, end_offset: int) -> None:
         """Wait as long as this broker leads the partition until enough replicas in sync have the records."""

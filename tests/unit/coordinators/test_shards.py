@@ -52,7 +52,9 @@ async def opened(directory: Path) -> AsyncIterator[tuple[Parts, Shards[Keys]]]:
         shards = parts.shards.shards(OFFSETS_TOPIC, Keys)
         try:
             await parts.topics.ensure(OFFSETS_TOPIC)
-            await parts.shards.open_log(OFFSETS_TOPIC, 1).append([StateRecord(b"k", b"v")])
+            log = parts.shards.open_log(OFFSETS_TOPIC, 1)
+            await log.load(lambda batch: None)
+            await log.append([StateRecord(b"k", b"v")])
             yield parts, shards
         finally:
             Keys.gate.set()

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from millrace.errors import (
     UnknownTopicOrPartitionError,
 )
 from millrace_broker.coordinators import OFFSETS_TOPIC, LoadedBatch, Shards, StateLog, StateRecord, in_time, written
+from millrace_broker.decisions import LeaderAndIsrRequest
 from millrace_broker.log import LogManager, PartitionLog
 
 from .parts import LateReplicas, Parts, opened_parts
@@ -222,6 +224,33 @@ def test_a_closed_log_does_not_wait_for_late_replicas(tmp_path: Path, monkeypatc
                 await shards.close()
                 with pytest.raises(NotCoordinatorError, match="in time: find the coordinator again"):
                     await appending
+
+    run(scenario, tmp_path)
+
+
+def test_a_shard_does_not_append_after_its_partition_was_loaded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(directory: Path) -> None:
+        async with opened(directory) as (parts, shards):
+            requests: list[LeaderAndIsrRequest] = []
+            become = parts.replicas.become
+
+            async def noted(request: LeaderAndIsrRequest) -> Any:
+                requests.append(request)
+                return await become(request)
+
+            monkeypatch.setattr(parts.replicas, "become", noted)
+            await shards.ensure_topic()
+            shard = await _loaded(shards, 0)
+            await parts.replicas.fence()
+            for request in requests:
+                await become(request)
+            again = await _loaded(shards, 0)
+            assert again is not shard
+            with pytest.raises(NotCoordinatorError, match=r"loaded again.*find the coordinator again"):
+                await shard.log.append([_record(1)])
+            assert await again.log.append([_record(2)]) == 0
 
     run(scenario, tmp_path)
 
