@@ -267,8 +267,8 @@ class Actors:
         await asyncio.gather(*map(self._broker.appends.append, places, checked))
         await transactions.add_offsets(name, producer, group)
         shard = await ready(lambda: self._broker.groups.shard_of(group))
-        offset = self._offset("orders", number)
-        await shard.commit_transactional(group, NOBODY, offset, producer.producer_id, producer.epoch)
+        offset, transaction = self._offset("orders", number), shard.transaction(producer.producer_id, producer.epoch)
+        await shard.commit_transactional(group, NOBODY, offset, transaction)
 
     # The only member of a group joins with changed metadata, gets its assignment, and commits.
 

@@ -20,7 +20,6 @@ from millrace.errors import (
     InvalidRecordError,
     InvalidRequestError,
     InvalidRequiredAcksError,
-    InvalidTxnStateError,
     MillraceError,
     OutOfOrderSequenceError,
     ProducerFencedError,
@@ -33,6 +32,7 @@ from millrace_broker.api.common.record_checks import Times, check_records, look_
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.log import AppendResult, ProducedBatches
+from millrace_broker.log.transaction_guards import guard_transaction
 from millrace_broker.metadata import rules
 from millrace_broker.replication.runtime import ServedPartition
 from millrace_broker.transactions import ProducerIdAndEpoch
@@ -173,16 +173,15 @@ async def _verify(
     """Raise unless the partition is part of the records' transaction (KIP-890).
 
     A partition that already has records of the transaction is part of it. Otherwise ask the coordinator, or let it add
-    the partition. The transaction may end meanwhile. The returned check then refuses the append, because its end marker
-    has changed the guard. Without it, records of a producer that keeps its epoch would stay open in the partition for
-    ever.
+    the partition. The transaction may end meanwhile. The returned check then refuses the append.
     """
-    header, (topic, number) = batches.headers[0][1], partition.key
+    header = batches.headers[0][1]
     producer_id, epoch = header.producer_id, header.producer_epoch
-    guard = partition.log.find_producer(producer_id)
-    is_known = guard is not None and guard.has_open_transaction(epoch)
+    entry = partition.log.find_producer(producer_id)
+    is_known = entry is not None and entry.has_open_transaction(epoch)
     if is_known or not header.is_transactional or not broker.config.transaction_partition_verification_enable:
         return None
+    check = guard_transaction(partition.log, producer_id, epoch)
     try:
         find = broker.transactions.join if request.adds_partitions else broker.transactions.verify
         await find(
@@ -193,15 +192,6 @@ async def _verify(
         )
     except ProducerFencedError as error:
         raise InvalidProducerEpochError(error.message) from None  # the error that a partition uses for it
-
-    def check() -> None:
-        now = partition.log.find_producer(producer_id)
-        if now is not guard and not (now is not None and now.has_open_transaction(epoch)):
-            raise InvalidTxnStateError(
-                f"the transaction of producer {producer_id} with epoch {epoch} ended before these records for "
-                f"{topic}-{number} were appended: begin another transaction"
-            )
-
     return check
 
 

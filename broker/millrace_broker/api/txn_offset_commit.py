@@ -22,7 +22,8 @@ async def handle(
     """
     if request.producer_id < 0 or request.producer_epoch < 0:
         raise InvalidRequestError("TxnOffsetCommit without a producer id and epoch: initialise the transactions first")
-    await broker.groups.wait_for_shard(request.group_id)
+    shard = await broker.groups.wait_for_shard(request.group_id)
+    transaction = shard.transaction(request.producer_id, request.producer_epoch)
     find = broker.transactions.join_offsets if request.adds_offsets else broker.transactions.verify_offsets
     await find(
         request.transactional_id,
@@ -33,7 +34,5 @@ async def handle(
     response = pb.TxnOffsetCommitResponse()
     commits = checked_commits(broker, request.topics, response.topics)
     shard = await broker.groups.wait_for_shard(request.group_id)  # the leader may have changed meanwhile
-    await shard.commit_transactional(
-        request.group_id, identity_of(request), commits, request.producer_id, request.producer_epoch
-    )
+    await shard.commit_transactional(request.group_id, identity_of(request), commits, transaction)
     return response

@@ -13,7 +13,15 @@ from millrace.coordinator_records import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANS
 from millrace_broker.coordinators.hashing import partition_of
 from millrace_broker.coordinators.internal_topics import InternalTopics
 from millrace_broker.coordinators.shards import Shard, ShardFactory, Shards
-from millrace_broker.coordinators.state_log import LoadedBatch, StateLog, StateRecord, in_time, late, written
+from millrace_broker.coordinators.state_log import (
+    LoadedBatch,
+    OpenTransaction,
+    StateLog,
+    StateRecord,
+    in_time,
+    late,
+    written,
+)
 
 __all__ = [
     "OFFSETS_TOPIC",
@@ -21,6 +29,7 @@ __all__ = [
     "TRANSACTIONS_TOPIC",
     "InternalTopics",
     "LoadedBatch",
+    "OpenTransaction",
     "Shard",
     "ShardFactory",
     "Shards",

@@ -51,6 +51,7 @@ from millrace.records import (
 from millrace.records.control import ControlType
 from millrace_broker.log import PartitionLog, ProducedBatches
 from millrace_broker.log.producer_states import Origin
+from millrace_broker.log.transaction_guards import guard_transaction
 from millrace_broker.quotas import parked
 from millrace_broker.replication.core import Leader
 from millrace_broker.replication.runtime import ACKNOWLEDGED_WITHIN_S, Appends, PartitionDirectory, ServedPartition
@@ -90,11 +91,20 @@ class LoadedBatch:
     marker: EndTransactionMarker | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """Transaction of a producer in which records are appended. ``check`` raises if it has ended meanwhile."""
+
+    producer_id: int
+    epoch: int
+    check: Callable[[], None]
+
+
 @dataclass(slots=True)
 class _Append:
     records: Sequence[StateRecord]
     size_bytes: int
-    producer: tuple[int, int] | None
+    transaction: OpenTransaction | None
     done: asyncio.Future[int]
     since_s: float
     """The time of the event loop at the call."""
@@ -222,16 +232,26 @@ class StateLog:
         with parked():
             return await asyncio.shield(appending)
 
-    def submit(self, records: Sequence[StateRecord], producer: tuple[int, int] | None = None) -> asyncio.Future[int]:
+    def transaction(self, producer_id: int, epoch: int) -> OpenTransaction:
+        """Return a producer's transaction, which its coordinator verifies before the append.
+
+        Raises ``NotCoordinatorError``, ``CoordinatorNotAvailableError``.
+        """
+        with coordinator_errors():
+            log = self._partition().log
+        return OpenTransaction(producer_id, epoch, guard_transaction(log, producer_id, epoch))
+
+    def submit(self, records: Sequence[StateRecord], transaction: OpenTransaction | None = None) -> asyncio.Future[int]:
         """Enqueue an append at once, for callers that wait later and must keep their order. The result must not be
         cancelled.
 
-        With a producer's id and epoch the records are a batch of their own in the producer's transaction.
+        In a transaction the records are a batch of their own. The result raises ``InvalidTxnStateError`` if the
+        transaction has ended.
         """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[int] = loop.create_future()
         size_bytes = sum(record.size_bytes for record in records)
-        self._pending.append(_Append(records, size_bytes, producer, done, loop.time()))
+        self._pending.append(_Append(records, size_bytes, transaction, done, loop.time()))
         if self._writer is None:
             self._writer = asyncio.create_task(self._write_pending(), name=f"millrace-write-{self.name}")
         return done
@@ -260,10 +280,10 @@ class StateLog:
         """Return the next appends that fit into one batch."""
         first = self._pending.popleft()
         taken, size_bytes = [first], first.size_bytes
-        if first.producer is not None:
+        if first.transaction is not None:
             return taken
         limit_bytes = self._batch_bytes_max()
-        while self._pending and self._pending[0].producer is None:
+        while self._pending and self._pending[0].transaction is None:
             size_bytes += self._pending[0].size_bytes
             if size_bytes > limit_bytes:
                 break
@@ -284,22 +304,21 @@ class StateLog:
             for append in appends
             for record in append.records
         ]
-        producer = appends[0].producer
-        producer_id, producer_epoch = producer or (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+        transaction = appends[0].transaction
         data = build_rows_batch(
             records,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            base_sequence=NO_SEQUENCE if producer is None else 0,  # as in Kafka, where no reader uses it
-            is_transactional=producer is not None,
+            producer_id=NO_PRODUCER_ID if transaction is None else transaction.producer_id,
+            producer_epoch=NO_PRODUCER_EPOCH if transaction is None else transaction.epoch,
+            base_sequence=NO_SEQUENCE if transaction is None else 0,  # as in Kafka, where no reader uses it
+            is_transactional=transaction is not None,
         )
         with coordinator_errors():
             partition = self._partition()
-            batches = ProducedBatches(data, partition.log.config, in_transaction=producer is not None)
+            batches = ProducedBatches(data, partition.log.config, in_transaction=transaction is not None)
             result = await self._appends.append(
                 partition,
                 batches,
-                check=lambda: self._check_leads(partition.replica.leader),
+                check=lambda: self._check(partition.replica.leader, transaction),
                 origin=Origin.COORDINATOR,
                 acks_all=False,
             )
@@ -307,14 +326,18 @@ class StateLog:
                 await self._acknowledged(partition.replica, result.last_offset + 1)
         return result.base_offset
 
-    def _check_leads(self, leader: Leader) -> None:
-        """Raise ``NotLeaderError`` if this broker has led again since the load, ``NotEnoughReplicasError``.
+    def _check(self, leader: Leader, transaction: OpenTransaction | None) -> None:
+        """Check that an append may begin.
 
-        The partition has been loaded again then, and its present state does not have what is appended here.
+        Raises ``NotLeaderError`` if this broker has led again since the load. The partition has been loaded again then,
+        and its present state does not have what is appended here. Raises ``NotEnoughReplicasError``,
+        ``InvalidTxnStateError``.
         """
         if leader is not self._leader:
             raise NotLeaderError(f"{self.name} has been loaded again, because its leader has changed")
         leader.check_enough_in_sync()
+        if transaction is not None:
+            transaction.check()
 
     async def _acknowledged(self, replica: HostedReplica, end_offset: int) -> None:
         """Wait as long as this broker leads the partition until enough replicas in sync have the records."""

@@ -32,7 +32,7 @@ from millrace.errors import (
     UnknownServerError,
     UnsupportedVersionError,
 )
-from millrace_broker.coordinators import LoadedBatch, StateLog, in_time, written
+from millrace_broker.coordinators import LoadedBatch, OpenTransaction, StateLog, in_time, written
 from millrace_broker.groups.callers import Callers
 from millrace_broker.groups.classic_group import ClassicGroup
 from millrace_broker.groups.consumer.calls import ConsumerCalls
@@ -65,6 +65,7 @@ _logger: Final = logging.getLogger(__name__)
 _calls: Final = itertools.count()
 _TOMBSTONES_AT_ONCE: Final = 1000
 """Tombstones in one append."""
+Commits = Mapping[PartitionKey, CommittedOffset]
 
 
 class GroupShard:
@@ -299,7 +300,7 @@ class GroupShard:
 
     # --- offsets -------------------------------------------------------------------------------------------
 
-    async def commit(self, group_id: str, identity: Identity, commits: Mapping[PartitionKey, CommittedOffset]) -> None:
+    async def commit(self, group_id: str, identity: Identity, commits: Commits) -> None:
         """Commit offsets; return when their records are as durable as the topic requires.
 
         Raises the errors of ``ClassicGroup.check_commit`` and ``ConsumerGroup.check_commit``,
@@ -311,20 +312,22 @@ class GroupShard:
         if commits:
             await self._append_commits(entry, commits)
 
+    def transaction(self, producer_id: int, epoch: int) -> OpenTransaction:
+        """Return a producer's transaction, which its coordinator verifies before the commit of offsets."""
+        return self._log.transaction(producer_id, epoch)
+
     async def commit_transactional(
-        self,
-        group_id: str,
-        identity: Identity,
-        commits: Mapping[PartitionKey, CommittedOffset],
-        producer_id: int,
-        producer_epoch: int,
+        self, group_id: str, identity: Identity, commits: Commits, transaction: OpenTransaction
     ) -> None:
-        """Append offsets that count when the producer's transaction commits. Raises the errors of ``commit``."""
+        """Append offsets that count when the producer's transaction commits.
+
+        Raises the errors of ``commit``, ``InvalidTxnStateError`` if the transaction has ended.
+        """
         entry = self._entry_to_commit(group_id, identity)
         self._check_commit(entry, identity, is_transactional=True)
         if commits:
-            self._open_groups.setdefault(producer_id, set()).add(group_id)
-            await self._append_commits(entry, commits, (producer_id, producer_epoch))
+            self._open_groups.setdefault(transaction.producer_id, set()).add(group_id)
+            await self._append_commits(entry, commits, transaction)
 
     def _check_commit(self, entry: GroupEntry, identity: Identity, *, is_transactional: bool) -> None:
         if entry.is_deleted:
@@ -352,16 +355,13 @@ class GroupShard:
         return entry
 
     async def _append_commits(
-        self,
-        entry: GroupEntry,
-        commits: Mapping[PartitionKey, CommittedOffset],
-        producer: tuple[int, int] | None = None,
+        self, entry: GroupEntry, commits: Commits, transaction: OpenTransaction | None = None
     ) -> None:
         group_id = entry.group.group_id
         records = [offset_record(group_id, partition, commit) for partition, commit in commits.items()]
-        producer_id = None if producer is None else producer[0]
+        producer_id = None if transaction is None else transaction.producer_id
         entry.offsets.begin(commits, producer_id)
-        appending = self._log.submit(records, producer)
+        appending = self._log.submit(records, transaction)
 
         def finish(done: asyncio.Future[int]) -> None:
             position = done.result() if done.exception() is None else None

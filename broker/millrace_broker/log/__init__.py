@@ -10,7 +10,7 @@
 ``segment_deletion``, ``retention``  its oldest segments; ``segment_replacement``: cleaned segments;
     ``deleted_files``: files that wait for their removal
 ``leader_epoch_cache``, ``leader_epochs``  its leader epochs
-``producer_state_manager``, ``producer_states``, ``producer_snapshots``  its producers
+``producer_state_manager``, ``producer_states``, ``producer_snapshots``  its producers; ``transaction_guards``
 ``aborted_transactions``  its transaction indexes
 ``segment``, ``segment_appender``  one segment, read and written; ``index_builder``, ``open_segments``
 ``log_loader``, ``segment_recovery``, ``producer_state_rebuild``  a partition at start; ``recovery_threads``: all

@@ -143,8 +143,8 @@ def test_offsets_of_a_transaction_count_once_it_is_committed(tmp_path: Path, com
         async with opened(directory) as broker:
             shard = await shard_of(broker, "g")
             await shard.commit("g", SIMPLE, {T0: commit(1)})
-            await shard.commit_transactional("g", SIMPLE, {T0: commit(7)}, 5, 0)
-            await shard.commit_transactional("g", SIMPLE, {T0: commit(8)}, 5, 0)
+            await shard.commit_transactional("g", SIMPLE, {T0: commit(7)}, shard.transaction(5, 0))
+            await shard.commit_transactional("g", SIMPLE, {T0: commit(8)}, shard.transaction(5, 0))
             assert shard.entries["g"].offsets.is_unstable(T0)
             if not restarts:
                 await check(broker)

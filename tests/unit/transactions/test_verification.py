@@ -10,7 +10,7 @@ import pytest
 from millrace.errors import InvalidTxnStateError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.records import Record, build_rows_batch
-from millrace_broker.api import produce, txn_offset_commit
+from millrace_broker.api import produce
 from millrace_broker.broker import Broker
 from millrace_broker.transactions import ProducerIdAndEpoch
 
@@ -30,41 +30,6 @@ async def _produce(broker: Broker, producer: ProducerIdAndEpoch) -> pb.ProduceRe
     request.topics.add(name="orders", partitions=[data])
     answer = await produce.handle(broker, request, cast("Any", None))
     return answer.topics[0].partitions[0]
-
-
-async def _commit(broker: Broker, producer: ProducerIdAndEpoch) -> int:
-    """Commit an offset of group ``g`` in the transaction; return the error code."""
-    request = pb.TxnOffsetCommitRequest(
-        transactional_id="t",
-        group_id="g",
-        generation_id=-1,
-        producer_id=producer.producer_id,
-        producer_epoch=producer.epoch,
-    )
-    request.topics.add(name="orders", partitions=[{"partition": 0, "offset": 42}])
-    answer = await txn_offset_commit.handle(broker, request, cast("Any", None))
-    return answer.topics[0].partitions[0].error.code
-
-
-def test_offsets_go_to_the_coordinator_that_was_loaded_again_during_the_verification(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def scenario() -> None:
-        async with opened(tmp_path) as broker:
-            producer = await broker.transactions.init_producer_id("t", None, timeout_ms=60_000)
-            await broker.transactions.add_offsets("t", producer, "g")
-            verify = broker.transactions.verify_offsets
-
-            async def overtaken(*args: Any, **options: Any) -> None:
-                await verify(*args, **options)
-                shards = broker.groups._shards
-                shards._role_changed(shards.number_of("g"))
-
-            monkeypatch.setattr(broker.transactions, "verify_offsets", overtaken)
-            assert await _commit(broker, producer) == 0
-            assert broker.groups.shard_of("g").entries["g"].offsets.open_producers == {producer.producer_id}
-
-    run(scenario)
 
 
 @pytest.mark.parametrize("committed", [True, False])

@@ -1,0 +1,28 @@
+"""Guard of an append to a transaction that the transaction's coordinator verifies first (KIP-890)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from millrace.errors import InvalidTxnStateError
+from millrace_broker.log.partition_log import PartitionLog
+
+
+def guard_transaction(log: PartitionLog, producer_id: int, epoch: int) -> Callable[[], None]:
+    """Return a check for just before the append. Call this before the verification.
+
+    The transaction may end after its verification. The check then raises ``InvalidTxnStateError``, because the end
+    marker has changed the producer's entry. Without it, records of a producer that keeps its epoch would stay open in
+    the partition, and the producer's next transaction there would decide about them.
+    """
+    before = log.find_producer(producer_id)
+
+    def check() -> None:
+        now = log.find_producer(producer_id)
+        if now is not before and not (now is not None and now.has_open_transaction(epoch)):
+            raise InvalidTxnStateError(
+                f"the transaction of producer {producer_id} with epoch {epoch} ended before these records for "
+                f"{log.name} were appended: begin another transaction"
+            )
+
+    return check
