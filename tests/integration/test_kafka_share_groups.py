@@ -14,6 +14,7 @@ from confluent_kafka import ShareConsumer
 
 from millrace.clients import Admin, Producer
 from millrace.clients import ShareConsumer as OwnShareConsumer
+from millrace.errors import CoordinatorNotAvailableError
 from millrace.kafka_protocol.calls.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsRequestPartition,
@@ -35,6 +36,7 @@ from millrace.kafka_protocol.calls.share_fetch import FetchPartition, FetchTopic
 from millrace.kafka_protocol.calls.share_group_describe import ShareGroupDescribeRequest
 from millrace.kafka_protocol.fields import NIL_UUID
 from millrace.records import Record, build_rows_batch, read_header, read_rows, scan_headers
+from millrace_broker.kafka_api import share_coordinators
 from millrace_broker.testing import EmbeddedBroker
 
 from .kafka_clients import address, create_topic, producer, send
@@ -412,6 +414,15 @@ def test_heartbeats_that_are_wrong_get_the_codes_of_kafka(
     member: Member, epoch: int, topics: tuple[str, ...] | None, fields: dict[str, Any], code: int
 ) -> None:
     assert member.beat(epoch, topics, **fields).error_code == code
+
+
+def test_a_heartbeat_whose_coordinator_is_on_a_dead_broker_is_to_be_sent_again(
+    member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(share_coordinators, "_leader", lambda topic, group_id: 5)
+    answer = member.beat(1)
+    assert answer.error_code == CoordinatorNotAvailableError.code
+    assert "broker 5 is not alive" in answer.error_message
 
 
 def test_groups_are_listed_described_and_deleted(member: Member, wire: KafkaWire) -> None:

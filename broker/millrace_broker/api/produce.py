@@ -16,13 +16,20 @@ from typing import Final, NamedTuple
 from millrace.config.topic import MessageTimestampType
 from millrace.coordinator_records import AUDIT_TOPIC
 from millrace.errors import (
+    BrokerUnavailableError,
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
     InvalidProducerEpochError,
     InvalidRecordError,
     InvalidRequestError,
     InvalidRequiredAcksError,
+    LeaderNotAvailableError,
     MillraceError,
+    NotCoordinatorError,
+    NotEnoughReplicasError,
     OutOfOrderSequenceError,
     ProducerFencedError,
+    RequestTimedOutError,
 )
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.access import CLUSTER_ACTION, access_for
@@ -46,6 +53,15 @@ _RECORD_ERRORS_MAX: Final = 10_000
 """Number of bad records that an answer names."""
 _OVERTAKING_WAIT_S: Final = 0.5
 """How long a batch waits for its predecessors. Overtaking lasts milliseconds; a lost predecessor is resent later."""
+_NO_COORDINATOR: Final = (
+    BrokerUnavailableError,
+    RequestTimedOutError,
+    LeaderNotAvailableError,
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    NotCoordinatorError,
+)
+"""Errors of a coordinator that cannot be asked now. Producers do not expect them from the leader of a partition."""
 
 
 class Producing(NamedTuple):
@@ -192,6 +208,8 @@ async def _verify(
         )
     except ProducerFencedError as error:
         raise InvalidProducerEpochError(error.message) from None  # the error that a partition uses for it
+    except _NO_COORDINATOR as error:
+        raise NotEnoughReplicasError(error.message) from None  # the error after which all producers try again
     return check
 
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from millrace.errors import InvalidRequestError
+from millrace.errors import (
+    BrokerUnavailableError,
+    CoordinatorLoadInProgressError,
+    InvalidRequestError,
+    LeaderNotAvailableError,
+    RequestTimedOutError,
+)
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.commits import checked_commits
@@ -18,19 +24,23 @@ async def handle(
 ) -> pb.TxnOffsetCommitResponse:
     """Commit the offsets within the transaction.
 
-    Errors of a partition are reported per partition; others end the call.
+    Errors of a partition are reported per partition; others end the call. If the transaction's coordinator cannot be
+    asked now, raise ``CoordinatorLoadInProgressError``, as Kafka does.
     """
     if request.producer_id < 0 or request.producer_epoch < 0:
         raise InvalidRequestError("TxnOffsetCommit without a producer id and epoch: initialise the transactions first")
     shard = await broker.groups.wait_for_shard(request.group_id)
     transaction = shard.transaction(request.producer_id, request.producer_epoch)
     find = broker.transactions.join_offsets if request.adds_offsets else broker.transactions.verify_offsets
-    await find(
-        request.transactional_id,
-        ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
-        request.group_id,
-        coordinator_key=request.coordinator_key,
-    )
+    try:
+        await find(
+            request.transactional_id,
+            ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
+            request.group_id,
+            coordinator_key=request.coordinator_key,
+        )
+    except (BrokerUnavailableError, RequestTimedOutError, LeaderNotAvailableError) as error:
+        raise CoordinatorLoadInProgressError(error.message) from None
     response = pb.TxnOffsetCommitResponse()
     commits = checked_commits(broker, request.topics, response.topics)
     shard = await broker.groups.wait_for_shard(request.group_id)  # the leader may have changed meanwhile

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from millrace.errors import CoordinatorNotAvailableError
+from millrace.errors import BrokerUnavailableError, CoordinatorNotAvailableError, RequestTimedOutError
 from millrace_broker.api import HANDLERS, RequestContext
 from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.broker import Broker
@@ -24,7 +24,8 @@ async def ask(request: KafkaRequest, group_id: str, name: str, message: Any, *, 
     """Return the answer of a group's coordinator to a call of millrace, which may wait ``wait_ms`` for records.
 
     This broker checks the client's rights, because the other broker knows only this one. Raises the errors of the
-    call's handler, ``AuthorizationError``, ``CoordinatorNotAvailableError``, and the errors of ``Peers.call``.
+    call's handler, ``AuthorizationError``, and ``CoordinatorNotAvailableError``, also if the other broker does not
+    answer, because Java's share consumers fail at the errors of ``Peers.call``.
     """
     broker = request.broker
     leader = _leader(await broker.internal_topics.ensure(SHARE_STATE_TOPIC), group_id)
@@ -34,7 +35,10 @@ async def ask(request: KafkaRequest, group_id: str, name: str, message: Any, *, 
         raise CoordinatorNotAvailableError(f"the coordinator of share group {group_id} is not known now: try again")
 
     async def forward(broker: Broker, message: Any, context: RequestContext) -> Any:
-        return await broker.peers.call(leader, name, message, timeout_s=_CALL_S + wait_ms / 1000)
+        try:
+            return await broker.peers.call(leader, name, message, timeout_s=_CALL_S + wait_ms / 1000)
+        except (BrokerUnavailableError, RequestTimedOutError) as error:
+            raise CoordinatorNotAvailableError(error.message) from None
 
     return await authorized(name)(forward)(broker, message, request.context)
 

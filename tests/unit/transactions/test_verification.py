@@ -7,10 +7,20 @@ from typing import Any, cast
 
 import pytest
 
-from millrace.errors import InvalidTxnStateError
+from millrace.errors import (
+    BrokerUnavailableError,
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    InvalidTxnStateError,
+    LeaderNotAvailableError,
+    MillraceError,
+    NotCoordinatorError,
+    NotEnoughReplicasError,
+    RequestTimedOutError,
+)
 from millrace.protocol import millrace_pb2 as pb
 from millrace.records import Record, build_rows_batch
-from millrace_broker.api import produce
+from millrace_broker.api import produce, txn_offset_commit
 from millrace_broker.broker import Broker
 from millrace_broker.transactions import ProducerIdAndEpoch
 
@@ -60,5 +70,55 @@ def test_records_that_come_after_the_end_of_their_transaction_are_not_appended(
             await broker.transactions.end("t", producer, committed=True, keeps_epoch=True)
             await at_rest(broker, "t")
             assert is_stable(broker, 0)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BrokerUnavailableError,
+        RequestTimedOutError,
+        LeaderNotAvailableError,
+        CoordinatorLoadInProgressError,
+        CoordinatorNotAvailableError,
+        NotCoordinatorError,
+    ],
+)
+def test_records_whose_coordinator_cannot_be_asked_are_refused_with_an_error_that_producers_retry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[MillraceError]
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as broker:
+            producer = await broker.transactions.init_producer_id("t", None, timeout_ms=60_000)
+
+            async def fails(*args: Any, **options: Any) -> None:
+                raise error("broker 5 does not answer")
+
+            monkeypatch.setattr(broker.transactions, "verify", fails)
+            refused = (await _produce(broker, producer)).error
+            assert (refused.code, refused.message) == (NotEnoughReplicasError.code, "broker 5 does not answer")
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("adds_offsets", [False, True])
+def test_offsets_whose_coordinator_is_on_a_dead_broker_are_refused_as_while_it_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, adds_offsets: bool
+) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path) as broker:
+            producer = await broker.transactions.init_producer_id("t", None, timeout_ms=60_000)
+            await broker.transactions.add_offsets("t", producer, "g")
+            monkeypatch.setattr(broker.transactions, "_coordinator_elsewhere", lambda key: 5)
+            request = pb.TxnOffsetCommitRequest(
+                transactional_id="t",
+                group_id="g",
+                producer_id=producer.producer_id,
+                producer_epoch=producer.epoch,
+                adds_offsets=adds_offsets,
+            )
+            with pytest.raises(CoordinatorLoadInProgressError, match="broker 5 is not alive"):
+                await txn_offset_commit.handle(broker, request, cast("Any", None))
 
     run(scenario)
