@@ -215,7 +215,9 @@ def test_everything_is_there_after_a_clean_restart(start: Callable[..., Process]
     assert calls.call("Metadata", pb.MetadataRequest()).cluster_id == cluster_id
     assert calls.offset("t", -1, partition=1).offset == 1
     assert calls.create("typed2", ddl="a INT").schema_id > schema_id
-    producer_ids = [calls.call("InitProducerId", pb.InitProducerIdRequest(producer_id=-1)).producer_id]
+    producer_ids = [
+        calls.call("InitProducerId", pb.InitProducerIdRequest(producer_id=-1, producer_epoch=-1)).producer_id
+    ]
     assert producer_ids == [0]
 
 

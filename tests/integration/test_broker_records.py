@@ -137,7 +137,10 @@ def _sequenced(calls: Any, producer_id: int, sequence: int, count: int = 2, epoc
 def test_a_batch_sent_again_is_stored_once(calls: Any, topic: str) -> None:
     calls.create(topic)
     producer = calls.call("InitProducerId", pb.InitProducerIdRequest(producer_id=-1, producer_epoch=-1))
-    assert calls.call("InitProducerId", pb.InitProducerIdRequest(producer_id=-1)).producer_id > producer.producer_id
+    assert (
+        calls.call("InitProducerId", pb.InitProducerIdRequest(producer_id=-1, producer_epoch=-1)).producer_id
+        > producer.producer_id
+    )
     batches = [_sequenced(calls, producer.producer_id, sequence) for sequence in (0, 2)]
     assert [calls.produce(topic, batch).base_offset for batch in (*batches, *batches)] == [0, 2, 0, 2]
     assert calls.offset(topic, -1).offset == 4
@@ -145,7 +148,7 @@ def test_a_batch_sent_again_is_stored_once(calls: Any, topic: str) -> None:
 
 def test_a_batch_that_overtook_its_predecessor_waits_for_it(calls: Any, topic: str) -> None:
     calls.create(topic)
-    producer_id = calls.call("InitProducerId", pb.InitProducerIdRequest(producer_id=-1)).producer_id
+    producer_id = calls.call("InitProducerId", pb.InitProducerIdRequest(producer_id=-1, producer_epoch=-1)).producer_id
     calls.produce(topic, _sequenced(calls, producer_id, 0))
 
     def request(sequence: int) -> pb.ProduceRequest:
@@ -159,7 +162,7 @@ def test_a_batch_that_overtook_its_predecessor_waits_for_it(calls: Any, topic: s
 
 def test_a_gap_in_the_sequence_is_refused_in_the_end(calls: Any, topic: str) -> None:
     calls.create(topic)
-    producer_id = calls.call("InitProducerId", pb.InitProducerIdRequest(producer_id=-1)).producer_id
+    producer_id = calls.call("InitProducerId", pb.InitProducerIdRequest(producer_id=-1, producer_epoch=-1)).producer_id
     calls.produce(topic, _sequenced(calls, producer_id, 0))
     assert calls.produce(topic, _sequenced(calls, producer_id, 9)).error.code == errors.OutOfOrderSequenceError.code
 

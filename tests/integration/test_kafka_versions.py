@@ -9,9 +9,11 @@ from uuid import UUID
 import pytest
 
 from millrace.config.broker import BrokerConfig
+from millrace.errors import InvalidRequestError
 from millrace.kafka_protocol.calls.describe_groups import DescribeGroupsRequest
 from millrace.kafka_protocol.calls.fetch import FetchPartition, FetchRequest, FetchTopic
 from millrace.kafka_protocol.calls.find_coordinator import FindCoordinatorRequest
+from millrace.kafka_protocol.calls.init_producer_id import InitProducerIdRequest
 from millrace.kafka_protocol.calls.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from millrace.kafka_protocol.calls.metadata import MetadataRequest, MetadataRequestTopic
 from millrace.kafka_protocol.calls.offset_commit import (
@@ -168,3 +170,20 @@ def test_offsets_are_committed_and_fetched_in_each_version(
             asked = OffsetFetchRequest(groups=(OffsetFetchRequestGroup(group_id=group, topics=(each,)),))
             (found,) = wire.call(asked, fetch_version).groups[0].topics
         assert found.partitions[0].committed_offset == 5, fetch_version
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_an_idempotent_producer_that_sends_its_id_gets_a_new_one(wire: KafkaWire, version: int) -> None:
+    """kafka-python asks so after a gap in its sequence numbers (KIP-360)."""
+
+    def init(producer_id: int, epoch: int) -> Any:
+        request = InitProducerIdRequest(
+            transactional_id=None, transaction_timeout_ms=60_000, producer_id=producer_id, producer_epoch=epoch
+        )
+        return wire.call(request, version)
+
+    first = init(-1, -1)
+    again = init(first.producer_id, first.producer_epoch)
+    assert (again.error_code, again.producer_epoch) == (0, 0)
+    assert again.producer_id > first.producer_id
+    assert init(first.producer_id, -1).error_code == init(-1, 0).error_code == InvalidRequestError.code

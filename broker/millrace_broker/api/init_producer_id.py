@@ -15,17 +15,19 @@ from millrace_broker.transactions import ProducerIdAndEpoch
 async def handle(
     broker: Broker, request: pb.InitProducerIdRequest, context: RequestContext
 ) -> pb.InitProducerIdResponse:
-    """Assign a new producer id with epoch 0, or the next epoch of a transactional id."""
+    """Assign a new producer id with epoch 0, or the next epoch of a transactional id.
+
+    An idempotent producer without transactions may send the id that it had, and gets a new one (KIP-360).
+    """
+    expected = _expected(request)
     if request.transactional_id:
         producer = await broker.transactions.init_producer_id(
             request.transactional_id,
-            _expected(request),
+            expected,
             timeout_ms=request.transaction_timeout_ms,
             coordinator_key=request.coordinator_key,
         )
         return pb.InitProducerIdResponse(producer_id=producer.producer_id, producer_epoch=producer.epoch)
-    if request.producer_id > 0 or request.producer_epoch > 0:
-        raise InvalidRequestError("an idempotent producer without transactions takes a new id: send producer_id -1")
     producer_id = await broker.executors.administer(broker.producer_ids.next_id)
     return pb.InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
