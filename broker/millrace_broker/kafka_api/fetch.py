@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from millrace.errors import MillraceError
+from millrace.errors import MillraceError, ThrottledError
 from millrace.kafka_protocol.calls.fetch import (
     AbortedTransaction,
     EpochEndOffset,
@@ -18,7 +18,7 @@ from millrace.kafka_protocol.calls.fetch import (
     PartitionData,
 )
 from millrace.protocol import millrace_pb2 as pb
-from millrace.protocol.fetch_response import PartitionAnswer, TopicAnswer
+from millrace.protocol.fetch_response import FetchAnswer, PartitionAnswer, TopicAnswer
 from millrace_broker.api.common.errors import known_error
 from millrace_broker.api.fetch import handle as read
 from millrace_broker.kafka_api.call import KafkaRequest
@@ -28,10 +28,13 @@ from millrace_broker.kafka_api.fetch_sessions import FetchedTopic, FetchPlan
 from millrace_broker.kafka_api.fetched_rows import fetched_rows
 from millrace_broker.kafka_api.list_offsets import isolation_level
 from millrace_broker.kafka_api.topics import name_of
+from millrace_broker.quotas import pause
 from millrace_broker.replication.core.fetch_session import NO_SESSION
 from millrace_broker.replication.runtime import LeaderAndEpoch
 
 _CONSUMER: Final = -1
+_PAUSE_MS_MAX: Final = 500
+"""Longest wait before an answer without records of partitions that could not be read, because clients fetch again."""
 _WITH_ERROR: Final = 7
 _WITH_CURRENT_LEADER: Final = 16
 """First version whose answers name the leader of a partition that has moved (KIP-951)."""
@@ -58,7 +61,10 @@ async def handle(message: FetchRequest, request: KafkaRequest) -> FetchResponse:
             wanted.max_wait_ms = 0
             continue
         wanted.topics.add(name=name, partitions=[_partition(each) for each in partitions])
-    answers = iter((await read(request.broker, wanted, request.context)).topics)
+    answer = await read(request.broker, wanted, request.context)
+    if _is_throttled(answer):
+        await pause(min(wanted.max_wait_ms, _PAUSE_MS_MAX) / 1000)
+    answers = iter(answer.topics)
     responses = []
     leaders = CurrentLeaders(request, are_named=request.version >= _WITH_CURRENT_LEADER)
     for topic, partitions in topics.items():
@@ -101,6 +107,14 @@ def _partition(wanted: FetchPartition) -> pb.FetchRequest.PartitionFetch:
     return asked
 
 
+def _is_throttled(answer: FetchAnswer) -> bool:
+    """Return whether there are no records, because too many reads wait for the remote store."""
+    partitions = [each for topic in answer.topics for each in topic.partitions]
+    return not any(each.records for each in partitions) and any(
+        each.result.error.code == ThrottledError.code for each in partitions
+    )
+
+
 async def _answered(
     answer: TopicAnswer, request: KafkaRequest, leaders: CurrentLeaders, *, is_committed: bool
 ) -> tuple[PartitionData, ...]:
@@ -114,8 +128,11 @@ async def _answered(
 async def _data(
     answer: PartitionAnswer, topic: TopicAnswer, request: KafkaRequest, leaders: CurrentLeaders, *, is_committed: bool
 ) -> PartitionData:
+    """Return a partition. One that could not be read now has no records and no error, because Java's clients fail at
+    ``THROTTLING_QUOTA_EXCEEDED``.
+    """
     result = answer.result
-    if result.HasField("error"):
+    if result.HasField("error") and result.error.code != ThrottledError.code:
         is_elsewhere = result.error.code in FETCH_CODES
         leader = leaders.find(topic.name, result.partition) if is_elsewhere else UNKNOWN
         return _refused(result.partition, code_of(result.error), leader)
