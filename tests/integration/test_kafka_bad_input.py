@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from millrace.clients import Admin
+from millrace.errors import InvalidRequestError
+from millrace.kafka_protocol.calls import alter_configs, incremental_alter_configs
 from millrace.kafka_protocol.calls.api_versions import ApiVersionsRequest
 from millrace.kafka_protocol.calls.fetch import FetchPartition, FetchRequest, FetchTopic
 from millrace.kafka_protocol.calls.metadata import MetadataRequest, MetadataRequestTopic
@@ -210,3 +212,30 @@ def test_a_decompression_bomb_is_refused_at_the_limit(
     assert "decompressed" in answer.error_message
     small = build_rows_batch([Record(value=b'{"text":"x"}', timestamp_ms=1)], compression=compression)
     assert _produce(module_broker, topic, small).base_offset == 0
+
+
+@pytest.mark.parametrize("kind", [0, 1, 3, 5, 64])
+def test_options_of_a_resource_of_an_unknown_type_are_refused_and_change_no_topic(
+    module_broker: EmbeddedBroker, topic: str, kind: int
+) -> None:
+    create_topic(module_broker, topic)
+    option, value = "retention.ms", "5"
+    replaced = alter_configs.AlterConfigsResource(
+        resource_type=kind,
+        resource_name=topic,
+        configs=(alter_configs.AlterableConfig(name=option, value=value),),
+    )
+    changed = incremental_alter_configs.AlterConfigsResource(
+        resource_type=kind,
+        resource_name=topic,
+        configs=(incremental_alter_configs.AlterableConfig(name=option, config_operation=0, value=value),),
+    )
+    with KafkaWire(module_broker) as wire:
+        for request in (
+            alter_configs.AlterConfigsRequest(resources=(replaced,), validate_only=False),
+            incremental_alter_configs.IncrementalAlterConfigsRequest(resources=(changed,), validate_only=False),
+        ):
+            (answer,) = wire.call(request, 1).responses
+            assert answer.error_code == InvalidRequestError.code
+            assert f"not to type {kind}" in answer.error_message
+    assert not module_broker.server.broker.catalog.topics[topic].overrides

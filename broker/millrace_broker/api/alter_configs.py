@@ -8,7 +8,7 @@ from functools import partial
 from millrace.errors import InvalidRequestError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.access_rules import authorized
-from millrace_broker.api.common.configs import CLIENT_METRICS, changed_lists, check_addressee, is_group
+from millrace_broker.api.common.configs import CLIENT_METRICS, changed_lists, check_addressee, is_group, unknown_type
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.api.describe_configs import entries_of
@@ -40,7 +40,7 @@ async def alter(broker: Broker, alteration: pb.AlterConfigsRequest.Alteration, *
 
 
 def _change(broker: Broker, resource: pb.ConfigResource) -> Callable[..., None]:
-    """Return the function that sets and deletes options of a resource."""
+    """Return the function that sets and deletes options of a resource. Raises ``InvalidRequestError``."""
     if resource.type == pb.BROKER_LOGGER:
         check_addressee(broker, resource)
         return alter_log_levels
@@ -51,6 +51,8 @@ def _change(broker: Broker, resource: pb.ConfigResource) -> Callable[..., None]:
         change = broker.client_metrics.alter
     elif resource.type == pb.BROKER:
         change = broker.live_config.alter
+    elif resource.type != pb.TOPIC:
+        raise unknown_type(resource)
     return partial(change, resource.name)
 
 

@@ -41,13 +41,18 @@ def is_broker(broker: Broker, resource: pb.ConfigResource) -> bool:
     if resource.type == pb.TOPIC:
         return False
     if resource.type != pb.BROKER:
-        raise InvalidRequestError(
-            "configurations belong to topics (2), brokers (4), loggers of brokers (8), client metrics (16) and groups "
-            f"(32), not to type {resource.type}"
-        )
+        raise unknown_type(resource)
     if resource.name:
         check_addressee(broker, resource)
     return True
+
+
+def unknown_type(resource: pb.ConfigResource) -> InvalidRequestError:
+    """Return the error of a resource whose type has no configurations."""
+    return InvalidRequestError(
+        "configurations belong to topics (2), brokers (4), loggers of brokers (8), client metrics (16) and groups "
+        f"(32), not to type {resource.type}"
+    )
 
 
 def check_addressee(broker: Broker, resource: pb.ConfigResource) -> None:
