@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from millrace.clients import Admin
-from millrace.errors import InvalidRequestError
-from millrace.kafka_protocol.calls import alter_configs, incremental_alter_configs
+from millrace.errors import InvalidRequestError, InvalidTopicError
+from millrace.kafka_protocol.calls import alter_configs, describe_configs, incremental_alter_configs
 from millrace.kafka_protocol.calls.api_versions import ApiVersionsRequest
 from millrace.kafka_protocol.calls.fetch import FetchPartition, FetchRequest, FetchTopic
+from millrace.kafka_protocol.calls.incremental_alter_configs import IncrementalAlterConfigsRequest
 from millrace.kafka_protocol.calls.metadata import MetadataRequest, MetadataRequestTopic
 from millrace.kafka_protocol.calls.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from millrace.kafka_protocol.calls.table import ApiKey
@@ -29,6 +30,7 @@ from .waiting import STALL_S, eventually
 
 _INVALID_RECORD = 87
 _MB = 1_000_000
+_SET, _APPEND = 0, 2
 
 
 def _limits(broker: EmbeddedBroker) -> Any:
@@ -214,28 +216,50 @@ def test_a_decompression_bomb_is_refused_at_the_limit(
     assert _produce(module_broker, topic, small).base_offset == 0
 
 
+def _option_change(name: str, operation: int, kind: int = 2) -> IncrementalAlterConfigsRequest:
+    option = incremental_alter_configs.AlterableConfig(
+        name="cleanup.policy", config_operation=operation, value="compact"
+    )
+    resource = incremental_alter_configs.AlterConfigsResource(resource_type=kind, resource_name=name, configs=(option,))
+    return IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False)
+
+
 @pytest.mark.parametrize("kind", [0, 1, 3, 5, 64])
 def test_options_of_a_resource_of_an_unknown_type_are_refused_and_change_no_topic(
     module_broker: EmbeddedBroker, topic: str, kind: int
 ) -> None:
     create_topic(module_broker, topic)
-    option, value = "retention.ms", "5"
     replaced = alter_configs.AlterConfigsResource(
         resource_type=kind,
         resource_name=topic,
-        configs=(alter_configs.AlterableConfig(name=option, value=value),),
-    )
-    changed = incremental_alter_configs.AlterConfigsResource(
-        resource_type=kind,
-        resource_name=topic,
-        configs=(incremental_alter_configs.AlterableConfig(name=option, config_operation=0, value=value),),
+        configs=(alter_configs.AlterableConfig(name="cleanup.policy", value="compact"),),
     )
     with KafkaWire(module_broker) as wire:
         for request in (
             alter_configs.AlterConfigsRequest(resources=(replaced,), validate_only=False),
-            incremental_alter_configs.IncrementalAlterConfigsRequest(resources=(changed,), validate_only=False),
+            _option_change(topic, _SET, kind),
         ):
             (answer,) = wire.call(request, 1).responses
             assert answer.error_code == InvalidRequestError.code
             assert f"not to type {kind}" in answer.error_message
     assert not module_broker.server.broker.catalog.topics[topic].overrides
+
+
+@pytest.mark.parametrize("name", ["a b", "..", "x" * 250])
+@pytest.mark.parametrize("may_create", [False, True])
+def test_a_name_that_no_topic_can_have_gets_an_error_of_its_own(
+    module_broker: EmbeddedBroker, name: str, may_create: bool
+) -> None:
+    """Clients retry after the error of an unknown topic until their time-out."""
+    with KafkaWire(module_broker) as wire:
+        wanted = MetadataRequest(topics=(MetadataRequestTopic(name=name),), allow_auto_topic_creation=may_create)
+        (described,) = wire.call(wanted, 9).topics
+        resource = describe_configs.DescribeConfigsResource(
+            resource_type=2, resource_name=name, configuration_keys=None
+        )
+        (options,) = wire.call(describe_configs.DescribeConfigsRequest(resources=(resource,)), 4).results
+        (altered, appended) = (
+            wire.call(_option_change(name, operation), 1).responses[0] for operation in (_SET, _APPEND)
+        )
+    codes = {each.error_code for each in (described, options, altered, appended)}
+    assert codes == {InvalidTopicError.code}

@@ -18,7 +18,7 @@ from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
-from millrace_broker.metadata import PartitionInfo, TopicInfo, TopicSpec
+from millrace_broker.metadata import PartitionInfo, TopicInfo, TopicSpec, rules
 from millrace_broker.metadata.topics import LEADER_NONE
 from millrace_broker.quotas import Usage
 
@@ -30,7 +30,8 @@ _CREATION_WAIT_MS: Final = 5_000
 async def handle(broker: Broker, request: pb.MetadataRequest, context: RequestContext) -> pb.MetadataResponse:
     """Describe the requested topics, or all, and the brokers with the listener by which the request came.
 
-    An unknown topic gets an error, or is created if auto-creation is enabled.
+    An unknown topic gets an error, or is created if auto-creation is enabled. A name that no topic can have gets the
+    error ``InvalidTopicError``, so that clients do not wait for the topic.
     """
     live_brokers = broker.member.live_brokers()
     unreachable = {each.broker_id for each in live_brokers if context.listener_name not in each.endpoints}
@@ -52,6 +53,8 @@ async def handle(broker: Broker, request: pb.MetadataRequest, context: RequestCo
 
 
 async def _find(broker: Broker, name: str, usage: Usage | None, *, may_create: bool) -> TopicInfo:
+    if name not in broker.catalog.topics:
+        rules.check_topic_name(name)
     try:
         return await broker.partitions.find_topic(name)
     except UnknownTopicOrPartitionError:

@@ -218,7 +218,12 @@ class TopicChanges:
     def alter_config(
         self, name: str, values: Mapping[str, str], removals: set[str], *, validate_only: bool = False
     ) -> None:
-        """Set and remove options of a topic. Raises ``InvalidConfigError``; then nothing has changed."""
+        """Set and remove options of a topic.
+
+        If this raises ``InvalidTopicError``, ``UnknownTopicOrPartitionError``, ``InvalidRequestError`` or
+        ``InvalidConfigError``, nothing has changed.
+        """
+        rules.check_topic_name(name)
         check_option_changes(f"topic {name}", values, removals)
         rules.check_option_names(removals)
         topic = self._catalog.written(name)
