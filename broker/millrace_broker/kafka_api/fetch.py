@@ -41,11 +41,14 @@ _WITH_CURRENT_LEADER: Final = 16
 
 
 async def handle(message: FetchRequest, request: KafkaRequest) -> FetchResponse:
-    """Read the available batches. Batches of columns become rows."""
+    """Read the available batches. Batches of columns become rows.
+
+    A request that reads no partition, such as the last one of a session, does not wait.
+    """
     plan = request.state.fetch_sessions.plan(message, request.broker.clock.monotonic())
     wanted = pb.FetchRequest(
         replica_id=_CONSUMER,
-        max_wait_ms=message.max_wait_ms,
+        max_wait_ms=message.max_wait_ms if plan.partitions else 0,
         min_bytes=message.min_bytes,
         max_bytes=message.max_bytes,
         isolation_level=isolation_level(message.isolation_level),
