@@ -16,6 +16,8 @@ from millrace.errors import (
     InvalidTxnStateError,
     ProducerFencedError,
 )
+from millrace.kafka_protocol.calls.add_offsets_to_txn import AddOffsetsToTxnRequest
+from millrace.kafka_protocol.calls.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from millrace.kafka_protocol.calls.api_versions import ApiVersionsRequest
 from millrace.kafka_protocol.calls.end_txn import EndTxnRequest
 from millrace.kafka_protocol.calls.find_coordinator import FindCoordinatorRequest
@@ -196,7 +198,38 @@ def test_a_fenced_producer_adds_nothing(module_broker: EmbeddedBroker, topic: st
         first = _producer(wire, topic)
         second = _producer(wire, topic)
         assert first.send(topic, b"x") == InvalidProducerEpochError.code
-        assert first.commit_offset(topic, topic, 1) in (ProducerFencedError.code, InvalidProducerEpochError.code)
+        assert first.commit_offset(topic, topic, 1) == InvalidProducerEpochError.code
         assert second.send(topic, b"y") == 0
         second.end()
     assert _committed(module_broker, topic, 1) == [b"y"]
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_a_fenced_producer_gets_the_error_that_its_version_knows(
+    module_broker: EmbeddedBroker, topic: str, version: int
+) -> None:
+    create_topic(module_broker, topic)
+    with KafkaWire(module_broker) as wire:
+        first = _producer(wire, topic)
+        _producer(wire, topic)
+        identity: dict[str, Any] = {
+            "transactional_id": topic,
+            "producer_id": first.producer_id,
+            "producer_epoch": first.epoch,
+        }
+        old_identity = {f"v3_and_below_{name}": value for name, value in identity.items()}
+        topics = (AddPartitionsToTxnTopic(name=topic, partitions=(0,)),)
+
+        def since(known: int) -> int:
+            return (ProducerFencedError if version >= known else InvalidProducerEpochError).code
+
+        if version >= 3:  # the first with the producer's identity
+            init = InitProducerIdRequest(transaction_timeout_ms=60_000, **identity)
+            assert wire.call(init, version).error_code == since(4)
+        if version < 4:  # later versions are for brokers
+            add = AddPartitionsToTxnRequest(v3_and_below_topics=topics, **old_identity)
+            (answered,) = wire.call(add, version).results_by_topic_v3_and_below
+            assert answered.results_by_partition[0].partition_error_code == since(2)
+        if version < 5:
+            assert wire.call(AddOffsetsToTxnRequest(group_id=topic, **identity), version).error_code == since(2)
+        assert wire.call(EndTxnRequest(committed=True, **identity), version).error_code == since(2)

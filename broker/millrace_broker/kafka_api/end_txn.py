@@ -8,7 +8,10 @@ from millrace.kafka_protocol.calls.end_txn import EndTxnRequest, EndTxnResponse
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.end_txn import handle as end
 from millrace_broker.kafka_api.call import KafkaRequest
+from millrace_broker.kafka_api.error_codes import code_for
 
+_WITH_FENCING: Final = 2
+"""First version whose clients know the error PRODUCER_FENCED (KIP-588)."""
 _WITH_NEXT_EPOCH: Final = 5
 """First version of producers that take another epoch for each transaction (KIP-890)."""
 
@@ -32,4 +35,5 @@ async def handle(message: EndTxnRequest, request: KafkaRequest) -> EndTxnRespons
 
 def refuse(message: EndTxnRequest, version: int, error_code: int) -> EndTxnResponse:
     """Answer with the error."""
-    return EndTxnResponse(throttle_time_ms=0, error_code=error_code)
+    code = code_for(error_code, knows_fencing=version >= _WITH_FENCING)
+    return EndTxnResponse(throttle_time_ms=0, error_code=code)

@@ -33,6 +33,12 @@ def code_of(error: MillraceError | pb.Error) -> int:
     return error.code if -1 <= error.code <= _KAFKA_CODE_MAX else _CODES.get(error.code, _UNKNOWN)
 
 
+def code_for(error_code: int, *, knows_fencing: bool) -> int:
+    """Return the code of an error for clients that may not know ``PRODUCER_FENCED``, with the older code for it."""
+    is_unknown = error_code == errors.ProducerFencedError.code and not knows_fencing
+    return errors.InvalidProducerEpochError.code if is_unknown else error_code
+
+
 def text_of(error: pb.Error) -> str | None:
     """Return the message of an error; None if there is none."""
     return error.message or None

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from millrace.errors import InvalidRequestError
 from millrace.kafka_protocol.calls.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.init_producer_id import handle as assign
 from millrace_broker.kafka_api.call import KafkaRequest
+from millrace_broker.kafka_api.error_codes import code_for
+
+_WITH_FENCING: Final = 4
+"""First version whose clients know the error PRODUCER_FENCED (KIP-588)."""
 
 
 async def handle(message: InitProducerIdRequest, request: KafkaRequest) -> InitProducerIdResponse:
@@ -27,4 +33,5 @@ async def handle(message: InitProducerIdRequest, request: KafkaRequest) -> InitP
 
 def refuse(message: InitProducerIdRequest, version: int, error_code: int) -> InitProducerIdResponse:
     """Answer with the error."""
-    return InitProducerIdResponse(throttle_time_ms=0, error_code=error_code, producer_id=-1, producer_epoch=-1)
+    code = code_for(error_code, knows_fencing=version >= _WITH_FENCING)
+    return InitProducerIdResponse(throttle_time_ms=0, error_code=code, producer_id=-1, producer_epoch=-1)

@@ -14,7 +14,7 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.txn_offset_commit import handle as commit
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.committed_offsets import committed_offsets
-from millrace_broker.kafka_api.error_codes import code_of
+from millrace_broker.kafka_api.error_codes import code_for, code_of
 
 _WITH_IMPLICIT_OFFSETS: Final = 5
 """First version of producers that do not add the offsets to a transaction themselves (KIP-890, part 2)."""
@@ -51,14 +51,15 @@ async def handle(message: TxnOffsetCommitRequest, request: KafkaRequest) -> TxnO
 
 
 def refuse(message: TxnOffsetCommitRequest, version: int, error_code: int) -> TxnOffsetCommitResponse:
-    """Answer each partition with the error."""
+    """Answer each partition with the error. As in Kafka, no version has PRODUCER_FENCED."""
+    code = code_for(error_code, knows_fencing=False)
     return TxnOffsetCommitResponse(
         throttle_time_ms=0,
         topics=tuple(
             TxnOffsetCommitResponseTopic(
                 name=topic.name,
                 partitions=tuple(
-                    TxnOffsetCommitResponsePartition(partition_index=each.partition_index, error_code=error_code)
+                    TxnOffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code)
                     for each in topic.partitions
                 ),
             )
