@@ -12,8 +12,18 @@ from typing import Any
 import pytest
 
 from millrace.clients import Admin
-from millrace.errors import InvalidRequestError, InvalidTopicError
-from millrace.kafka_protocol.calls import alter_configs, describe_configs, incremental_alter_configs
+from millrace.errors import (
+    InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
+    InvalidRequestError,
+    InvalidTopicError,
+)
+from millrace.kafka_protocol.calls import (
+    alter_configs,
+    alter_partition_reassignments,
+    describe_configs,
+    incremental_alter_configs,
+)
 from millrace.kafka_protocol.calls.api_versions import ApiVersionsRequest
 from millrace.kafka_protocol.calls.fetch import FetchPartition, FetchRequest, FetchTopic
 from millrace.kafka_protocol.calls.incremental_alter_configs import IncrementalAlterConfigsRequest
@@ -263,3 +273,23 @@ def test_a_name_that_no_topic_can_have_gets_an_error_of_its_own(
         )
     codes = {each.error_code for each in (described, options, altered, appended)}
     assert codes == {InvalidTopicError.code}
+
+
+def test_a_reassignment_that_may_not_change_the_replication_factor_is_refused(
+    module_broker: EmbeddedBroker, topic: str
+) -> None:
+    create_topic(module_broker, topic)
+    moved = alter_partition_reassignments.ReassignableTopic(
+        name=topic,
+        partitions=(alter_partition_reassignments.ReassignablePartition(partition_index=0, replicas=(0, 1)),),
+    )
+    codes = []
+    with KafkaWire(module_broker) as wire:
+        for allowed in (False, True):
+            request = alter_partition_reassignments.AlterPartitionReassignmentsRequest(
+                timeout_ms=1000, allow_replication_factor_change=allowed, topics=(moved,)
+            )
+            answer = wire.call(request, 1)
+            assert answer.allow_replication_factor_change is allowed
+            codes.append(answer.responses[0].partitions[0].error_code)
+    assert codes == [InvalidReplicationFactorError.code, InvalidReplicaAssignmentError.code], "there is no broker 1"

@@ -58,7 +58,10 @@ class ControllerRequests:
             for topic in request.topics
             for each in topic.partitions
         }
-        return await self._controlling.ask("reassign", lambda controller: controller.reassign(targets))
+        return await self._controlling.ask(
+            "reassign",
+            lambda controller: controller.reassign(targets, keeps_replication_factor=request.keeps_replication_factor),
+        )
 
     async def reassignments(
         self, request: pb.ListPartitionReassignmentsRequest

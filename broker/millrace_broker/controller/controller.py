@@ -201,14 +201,16 @@ class Controller:
         return (yield from alter_isrs(self.context, broker_id, broker_epoch, changes))
 
     def reassign(
-        self, targets: Mapping[TopicPartition, tuple[int, ...] | None]
+        self, targets: Mapping[TopicPartition, tuple[int, ...] | None], *, keeps_replication_factor: bool = False
     ) -> Steps[dict[TopicPartition, MillraceError | None]]:
         """Reassign partitions to other brokers; None cancels. Returns an error or None for each.
+
+        With ``keeps_replication_factor``, targets with another number of replicas are refused (KIP-860).
 
         Raises ``NotControllerError``.
         """
         self.check_active()
-        return (yield from reassign(self.context, dict(targets)))
+        return (yield from reassign(self.context, dict(targets), keeps_replication_factor=keeps_replication_factor))
 
     def elect_leaders(
         self, partitions: Iterable[TopicPartition], occasion: Occasion

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 from millrace.errors import (
     InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
     MillraceError,
     NoReassignmentInProgressError,
     UnknownTopicOrPartitionError,
@@ -30,11 +31,16 @@ from millrace_broker.decisions import ReplicaAssignment, TopicPartition
 
 
 def check_reassignment(
-    context: ControllerContext, partition: TopicPartition, target: tuple[int, ...] | None
+    context: ControllerContext,
+    partition: TopicPartition,
+    target: tuple[int, ...] | None,
+    *,
+    keeps_replication_factor: bool = False,
 ) -> ReplicaAssignment:
     """Return the assignment during the move to ``target``, or back to the original replicas if ``target`` is None.
 
-    Raises ``UnknownTopicOrPartitionError``, ``NoReassignmentInProgressError`` and ``InvalidReplicaAssignmentError``.
+    Raises ``UnknownTopicOrPartitionError``, ``NoReassignmentInProgressError``, ``InvalidReplicaAssignmentError``, and
+    with ``keeps_replication_factor`` ``InvalidReplicationFactorError`` for another number of replicas.
     """
     current = context.assignments.get(partition)
     if current is None or context.is_to_be_deleted(partition.topic):
@@ -45,6 +51,11 @@ def check_reassignment(
         return _keep_in_sync(context, partition, current.reassigned_to(current.origin))
     if not target or len(set(target)) != len(target):
         raise InvalidReplicaAssignmentError(f"{partition} on {list(target)}: name each broker once")
+    if keeps_replication_factor and len(target) != len(current.origin):
+        raise InvalidReplicationFactorError(
+            f"{partition} on {list(target)}: it has {len(current.origin)} replicas, and the request does not allow "
+            "another number: name as many brokers, or set AllowReplicationFactorChange"
+        )
     wanted = current.reassigned_to(target)
     if unknown := sorted(set(wanted.adding) - context.live):
         raise InvalidReplicaAssignmentError(f"{partition}: brokers {unknown} are unknown or not alive")
@@ -65,13 +76,16 @@ def _keep_in_sync(
 
 
 def reassign(
-    context: ControllerContext, targets: dict[TopicPartition, tuple[int, ...] | None]
+    context: ControllerContext,
+    targets: dict[TopicPartition, tuple[int, ...] | None],
+    *,
+    keeps_replication_factor: bool = False,
 ) -> Steps[dict[TopicPartition, MillraceError | None]]:
     """Begin, change or (None) cancel reassignments. Returns an error or None for each partition."""
     answers: dict[TopicPartition, MillraceError | None] = {}
     for partition, target in targets.items():
         try:
-            wanted = check_reassignment(context, partition, target)
+            wanted = check_reassignment(context, partition, target, keeps_replication_factor=keeps_replication_factor)
         except MillraceError as error:
             answers[partition] = error
             continue

@@ -18,7 +18,10 @@ async def handle(
     message: AlterPartitionReassignmentsRequest, request: KafkaRequest
 ) -> AlterPartitionReassignmentsResponse:
     """Change the reassignments, each partition separately. No replicas means that a reassignment is cancelled."""
-    wanted = pb.AlterPartitionReassignmentsRequest(timeout_ms=max(0, message.timeout_ms))
+    wanted = pb.AlterPartitionReassignmentsRequest(
+        timeout_ms=max(0, message.timeout_ms),
+        keeps_replication_factor=not message.allow_replication_factor_change,
+    )
     for topic in message.topics:
         targets = wanted.topics.add(name=topic.name)
         for each in topic.partitions:

@@ -5304,8 +5304,11 @@ class AlterPartitionReassignmentsRequest(_message.Message):
     TOPICS_FIELD_NUMBER: _builtins.int
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     IS_FORWARDED_FIELD_NUMBER: _builtins.int
+    KEEPS_REPLICATION_FACTOR_FIELD_NUMBER: _builtins.int
     timeout_ms: _builtins.int
     is_forwarded: _builtins.bool
+    keeps_replication_factor: _builtins.bool
+    """refuse targets with another number of replicas (KIP-860)"""
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___AlterPartitionReassignmentsRequest.TopicTargets]: ...
     def __init__(
@@ -5314,10 +5317,11 @@ class AlterPartitionReassignmentsRequest(_message.Message):
         topics: _abc.Iterable[Global___AlterPartitionReassignmentsRequest.TopicTargets] | None = ...,
         timeout_ms: _builtins.int = ...,
         is_forwarded: _builtins.bool = ...,
+        keeps_replication_factor: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_forwarded", b"is_forwarded", "timeout_ms", b"timeout_ms", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_forwarded", b"is_forwarded", "keeps_replication_factor", b"keeps_replication_factor", "timeout_ms", b"timeout_ms", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

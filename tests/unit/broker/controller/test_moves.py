@@ -13,8 +13,10 @@ from millrace.errors import (
     FencedLeaderEpochError,
     IneligibleReplicaError,
     InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
     InvalidRequestError,
     InvalidUpdateVersionError,
+    MillraceError,
     NoReassignmentInProgressError,
     NotControllerError,
     StaleBrokerEpochError,
@@ -351,6 +353,25 @@ def test_a_reassignment_whose_new_replicas_are_all_away_ends_when_they_are_back(
     assert world.assignments[tp("t-0")] == ReplicaAssignment((3,))
     assert world.led("t-0")[0] == 3
     assert world.has_files == {(3, tp("t-0"))}
+
+
+@pytest.mark.parametrize("target", [(1,), (1, 2, 3)])
+def test_a_target_of_another_size_is_refused_where_the_replication_factor_is_kept(target: tuple[int, ...]) -> None:
+    world = with_topic((1, 2))
+    before = world.assignments[tp("t-0")]
+
+    def reassign(replicas: tuple[int, ...] | None) -> MillraceError | None:
+        assert world.controller is not None
+        answers = world.run(world.controller.reassign({tp("t-0"): replicas}, keeps_replication_factor=True))
+        assert answers is not None
+        return answers[tp("t-0")]
+
+    assert isinstance(reassign(target), InvalidReplicationFactorError)
+    assert world.assignments[tp("t-0")] == before
+    assert reassign((1, 3)) is None
+    assert world.assignments[tp("t-0")].is_being_reassigned
+    assert isinstance(reassign(target), InvalidReplicationFactorError), "the original replicas count"
+    assert reassign(None) is None
 
 
 def test_a_reassignment_leaves_the_leader_epoch_of_a_newer_controller_alone() -> None:
