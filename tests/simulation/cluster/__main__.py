@@ -31,12 +31,12 @@ from .planted import PLANTED, plant
 from .world import ViolationError, World
 
 
-def run(seed: int) -> str:
-    """Run a seed, and return a digest of its events. Raises ``ViolationError``."""
+def run(seed: int, world: type[World] = World) -> str:
+    """Run a seed of a world, and return a digest of its events. Raises ``ViolationError``."""
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     with tempfile.TemporaryDirectory(prefix="millrace-sim-") as directory:
         try:
-            return World(seed, Path(directory)).run()
+            return world(seed, Path(directory)).run()
         finally:
             _collect()
 

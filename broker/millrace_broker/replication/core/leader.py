@@ -126,6 +126,11 @@ class Leader:
         return dict(self._followers)
 
     @property
+    def leaving(self) -> frozenset[int]:
+        """The former replicas that the controller still has to remove from the ISR. The high watermark waits."""
+        return self._leaving
+
+    @property
     def min_in_sync(self) -> int:
         """``min.insync.replicas``, or the number of replicas if that is smaller."""
         return min(self.settings.min_insync_replicas, len(self._followers) + 1)

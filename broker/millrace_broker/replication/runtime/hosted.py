@@ -19,7 +19,8 @@ from millrace_broker.replication.core import Follower, Leader, Replica
 class HostedReplica:
     """A replica's state machine and its log.
 
-    ``is_alone``: this broker leads and there are no followers; the log end offset is the high watermark.
+    ``is_alone``: this broker leads, and neither followers nor former replicas are in the ISR. The log end offset is the
+    high watermark.
     """
 
     def __init__(self, key: PartitionKey, topic_id: UUID, log: PartitionLog, machine: Replica) -> None:

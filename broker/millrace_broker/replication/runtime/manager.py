@@ -280,7 +280,7 @@ class ReplicaManager:
         leader.know_alive(self.is_alive)
         log.begin_epoch(epoch)
         replica.followers = tuple(sorted(leader.followers))
-        replica.is_alone = not replica.followers
+        replica.is_alone = not replica.followers and not leader.leaving
         replica.note_unread()
         if replica.is_alone:
             log.release_watermark()
