@@ -102,10 +102,7 @@ class TopicCatalog:
     def refresh(self, name: str) -> TopicInfo | None:
         """Read one topic again. Return None if it is deleted or marked for deletion."""
         info = self._read(name)
-        topics = {other: known for other, known in self._topics.items() if other != name}
-        if info is not None:
-            topics[name] = info
-        self._swap(topics)
+        self._put(name, info)
         return info
 
     def update_metadata(self, request: UpdateMetadataRequest) -> list[str]:
@@ -123,7 +120,7 @@ class TopicCatalog:
             present = topics.get(name)
             if present is not None and present.topic_id == topic_id:
                 topics[name] = replace(present, partitions={**present.partitions, **partitions})
-            elif (read := self._read(name)) is not None and read.topic_id == topic_id:
+            elif (read := self._read_announced(name, topic_id)) is not None and read.topic_id == topic_id:
                 topics[name] = read
         self._swap(topics)
         return list(named)
@@ -133,13 +130,31 @@ class TopicCatalog:
         for name, topic_id in topic_ids.items():
             present = self._topics.get(name)
             if present is None or present.topic_id != topic_id:
-                self.refresh(name)
+                self._put(name, self._read_announced(name, topic_id))
+
+    def _put(self, name: str, info: TopicInfo | None) -> None:
+        topics = {other: known for other, known in self._topics.items() if other != name}
+        if info is not None:
+            topics[name] = info
+        self._swap(topics)
 
     def _swap(self, topics: Mapping[str, TopicInfo]) -> None:
         self._revision += 1
         self._topics = dict(sorted(topics.items()))
         self._by_id = {info.topic_id: info for info in topics.values()}
         self._schemas = {version.id: version for info in topics.values() for version in info.schemas}
+
+    def _read_announced(self, name: str, topic_id: uuid.UUID) -> TopicInfo | None:
+        """Read a topic that the controller has seen with this id.
+
+        This broker's ZooKeeper server may lag behind the controller's server, so a topic that is not there is read
+        again after a sync.
+        """
+        info = self._read(name)
+        if info is None or info.topic_id != topic_id:
+            self._coordination.sync()
+            info = self._read(name)
+        return info
 
     def _read(self, name: str) -> TopicInfo | None:
         coordination = self._coordination

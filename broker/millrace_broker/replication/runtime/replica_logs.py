@@ -33,12 +33,13 @@ class ReplicaLogs:
         return found
 
     def _find_log(self, partition: TopicPartition, topic_id: UUID | None, state: LeaderAndIsrState) -> PartitionLog:
-        topic = self._catalog.topic(partition.topic)
-        logs, topic_id = self._logs, topic_id or topic.topic_id
+        logs = self._logs
         log = logs.get(*partition)
         if log is None:
+            topic = self._catalog.topic(partition.topic)
+            topic_id = topic_id or topic.topic_id
             log = logs.create_log(partition.topic, topic_id, partition.partition, topic.config, is_new=state.is_new)
-        elif log.topic_id != topic_id:
+        elif topic_id is not None and log.topic_id != topic_id:
             raise InconsistentTopicIdError(
                 f"{partition} has topic id {log.topic_id} on this broker, not {topic_id}, because the topic was "
                 "deleted and created again"
