@@ -357,8 +357,8 @@ class Member:
         self._check(request)
         for leader in leaders:
             self._peers.know(leader.broker_id, leader.endpoints)
-        await self._executors.administer(self._catalog.refresh_unknown, request.topic_ids)
-        return await self._replicas.become(request)
+        marked = await self._executors.administer(self._catalog.refresh_unknown, request.topic_ids)
+        return await self._replicas.become(request, marked)
 
     async def stop_replica(self, request: StopReplicaRequest) -> Answers:
         """Stop replicas. Raises the errors of ``leader_and_isr``."""

@@ -43,7 +43,9 @@ def check_reassignment(
     with ``keeps_replication_factor`` ``InvalidReplicationFactorError`` for another number of replicas.
     """
     current = context.assignments.get(partition)
-    if current is None or context.is_to_be_deleted(partition.topic):
+    is_going = context.is_to_be_deleted(partition.topic)
+    # A deletion waits for a reassignment that has begun, so that one may be cancelled.
+    if current is None or (is_going and (target is not None or not current.is_being_reassigned)):
         raise UnknownTopicOrPartitionError(f"{partition} does not exist, or is being deleted")
     if target is None:
         if not current.is_being_reassigned:

@@ -125,12 +125,21 @@ class TopicCatalog:
         self._swap(topics)
         return list(named)
 
-    def refresh_unknown(self, topic_ids: Mapping[str, uuid.UUID]) -> None:
-        """Read the topics with these ids from their nodes unless they are known, as far as they exist."""
+    def refresh_unknown(self, topic_ids: Mapping[str, uuid.UUID]) -> dict[str, TopicInfo]:
+        """Read the topics with these ids from their nodes unless they are known, as far as they exist.
+
+        Returns the topics that are not in the snapshot because they are marked for deletion. Such a topic still needs
+        its replicas while it is being reassigned.
+        """
+        marked: dict[str, TopicInfo] = {}
         for name, topic_id in topic_ids.items():
             present = self._topics.get(name)
             if present is None or present.topic_id != topic_id:
-                self._put(name, self._read_announced(name, topic_id))
+                present = self._read_announced(name, topic_id)
+                self._put(name, present)
+            if present is None and (hidden := self._read_nodes(name)) is not None and hidden.topic_id == topic_id:
+                marked[name] = hidden
+        return marked
 
     def _put(self, name: str, info: TopicInfo | None) -> None:
         topics = {other: known for other, known in self._topics.items() if other != name}
@@ -157,9 +166,12 @@ class TopicCatalog:
         return info
 
     def _read(self, name: str) -> TopicInfo | None:
+        is_marked = self._coordination.exists(paths.delete_topic_path(name)) is not None
+        return None if is_marked else self._read_nodes(name)
+
+    def _read_nodes(self, name: str) -> TopicInfo | None:
+        """Read a topic, even if it is marked for deletion."""
         coordination = self._coordination
-        if coordination.exists(paths.delete_topic_path(name)) is not None:
-            return None
         try:
             topic = TopicNode.decode(coordination.get(paths.topic_path(name))[0])
         except NoNodeError:

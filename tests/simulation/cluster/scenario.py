@@ -70,17 +70,19 @@ class Scenario(World):
         except MillraceError as error:
             self.note(f"the move has no answer: {error.message}")
 
-    async def produce(self) -> int:
+    async def cancel(self) -> None:
+        """Cancel the move of the partition."""
+        await self.client._alter(PLACE, pb.AlterPartitionReassignmentsRequest.PartitionTarget(is_cancelled=True))
+
+    async def produce(self, size_bytes: int = 10) -> int:
         """Write a record with acks=all, and return its offset."""
-        return await self.client.produce(PLACE, self._record())
+        record = Record(key=None, value=bytes(size_bytes), timestamp_ms=self.now_ms)
+        return await self.client.produce(PLACE, build_rows_batch([record]))
 
     async def produce_to(self, broker_id: int) -> int:
         """Write a record with acks=all to a broker, although another one may have become the leader."""
         self.client._leaders[PLACE] = broker_id, 0
         return await self.produce()
-
-    def _record(self) -> bytes:
-        return build_rows_batch([Record(key=None, value=b"value", timestamp_ms=self.now_ms)])
 
     # --- views -----------------------------------------------------------------------------------------------
 

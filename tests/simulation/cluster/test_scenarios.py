@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from millrace.errors import RequestTimedOutError
+from millrace.protocol import millrace_pb2 as pb
 
 from .__main__ import run
 from .ensemble import ZOOKEEPER
-from .scenario import SEED, Scenario
+from .scenario import SEED, TOPIC, Scenario
 
 
 class MoveToOneReplica(Scenario):
@@ -42,3 +43,49 @@ class MoveToOneReplica(Scenario):
 
 def test_a_single_replica_acknowledges_nothing_while_former_replicas_may_be_elected() -> None:
     run(SEED, MoveToOneReplica)
+
+
+class DeleteWhileMoved(Scenario):
+    """A topic is deleted while its new replicas catch up slowly. ``is_cancelled``: its move is then cancelled."""
+
+    is_cancelled = False
+
+    async def play(self) -> None:
+        await self.create(1, 2)
+        for _ in range(10):
+            await self.produce(3_000)
+        await self.client._set(pb.TOPIC, TOPIC, {"follower.replication.throttled.replicas": "*"})
+        await self.throttle(3, "500")
+        await self.throttle(4, "500")
+        await self.pause(0.5)
+        await self.move(3, 4)
+        await self.pause(0.5)
+        await self.delete()
+        assert self.state().isr == (1, 2), "the deletion waits for the move"
+        if self.is_cancelled:
+            await self.cancel()
+        else:
+            await self.catch_up(3)
+            await self.catch_up(4)
+        await self.until(lambda: not self.has_topic(), "the topic is deleted")
+        await self.until(lambda: all(self.replica(each) is None for each in self.broker_ids), "so are its replicas")
+
+    async def throttle(self, broker_id: int, bytes_per_s: str) -> None:
+        """Throttle the replication to a broker."""
+        await self.client._set(pb.BROKER, str(broker_id), {"follower.replication.throttled.rate": bytes_per_s})
+
+    async def catch_up(self, broker_id: int) -> None:
+        """Lift the throttle of a broker, and wait until it is in sync."""
+        await self.throttle(broker_id, "1000000")
+        await self.until(lambda: not self.has_topic() or broker_id in self.state().isr, f"{broker_id} is in sync")
+
+
+class CancelAndDelete(DeleteWhileMoved):
+    """The administrator cancels the move of a topic that is marked for deletion."""
+
+    is_cancelled = True
+
+
+@pytest.mark.parametrize("scenario", [DeleteWhileMoved, CancelAndDelete])
+def test_a_topic_that_is_deleted_while_it_is_moved_goes_after_the_move(scenario: type[Scenario]) -> None:
+    run(SEED, scenario)

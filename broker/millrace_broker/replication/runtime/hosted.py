@@ -11,6 +11,7 @@ from typing import Final
 from uuid import UUID
 
 from millrace.errors import NotLeaderError
+from millrace_broker.decisions import LEADER_DURING_DELETE, LeaderAndIsrState
 from millrace_broker.log import PartitionLog
 from millrace_broker.purgatory import PartitionKey
 from millrace_broker.replication.core import Follower, Leader, Replica
@@ -62,6 +63,18 @@ class HostedReplica:
         """The follower's side, if this broker follows."""
         role = self.machine.role
         return role if isinstance(role, Follower) else None
+
+    def is_moved_from(self, broker_id: int, state: LeaderAndIsrState) -> bool:
+        """Return whether an UpdateMetadata ends this broker's role.
+
+        That is so if a later leader epoch has another leader, or no replica on this broker. A topic that is marked for
+        deletion names no leader there. Its replicas continue until a StopReplica, because it may be being reassigned.
+        """
+        leadership = state.leadership
+        if self.machine.role is None or leadership.leader_epoch <= self.machine.leader_epoch:
+            return False
+        is_led_elsewhere = self.leads and leadership.leader not in (broker_id, LEADER_DURING_DELETE)
+        return is_led_elsewhere or broker_id not in state.assignment.replicas
 
     def note_unread(self) -> None:
         """Count the records after the high watermark of a new leader as unread."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
@@ -31,7 +31,7 @@ from millrace_broker.decisions import (
 )
 from millrace_broker.log import LogManager, PartitionLog
 from millrace_broker.log.read_threads import LogReads
-from millrace_broker.metadata import LiveBroker, TopicCatalog
+from millrace_broker.metadata import LiveBroker, TopicCatalog, TopicInfo
 from millrace_broker.network import Peers
 from millrace_broker.purgatory import PartitionKey, Timer
 from millrace_broker.quotas import Lease
@@ -199,8 +199,12 @@ class ReplicaManager:
 
     # --- requests of the controller --------------------------------------------------------------------------
 
-    async def become(self, request: LeaderAndIsrRequest) -> dict[TopicPartition, MillraceError | None]:
+    async def become(
+        self, request: LeaderAndIsrRequest, marked: Mapping[str, TopicInfo]
+    ) -> dict[TopicPartition, MillraceError | None]:
         """Apply a LeaderAndIsr. Returns an error for each partition, or None if it succeeded.
+
+        ``marked`` are topics of the request that are marked for deletion, and therefore not in the catalog.
 
         Raises ``StaleControllerEpochError`` for a request of a controller that has been replaced, and
         ``BrokerUnavailableError`` after ``close``.
@@ -208,7 +212,7 @@ class ReplicaManager:
         async with self._deciding:
             self._check_controller(request.controller_epoch)
             self._name_strays(request)
-            found = await self._executors.run_io(self._replica_logs.find, request)
+            found = await self._executors.run_io(self._replica_logs.find, request, marked)
             answers: dict[TopicPartition, MillraceError | None] = {
                 each: log for each, log in found.items() if isinstance(log, MillraceError)
             }
@@ -338,7 +342,7 @@ class ReplicaManager:
                 return
             for partition, state in request.partitions.items():
                 replica = self._hosted.get(partition)
-                if replica is None or replica.machine.role is None or not self._is_elsewhere(replica, state):
+                if replica is None or not replica.is_moved_from(self._config.broker_id, state):
                     continue
                 _logger.warning("the controller no longer assigns %s to this broker", replica.name)
                 async with self.alone([partition]):
@@ -351,13 +355,6 @@ class ReplicaManager:
                 async with self.alone([replica.key]):
                     replica.machine.fenced()
                     self._give_up_role(replica)
-
-    def _is_elsewhere(self, replica: HostedReplica, state: LeaderAndIsrState) -> bool:
-        """Return whether a later leader epoch has another leader, or no replica on this broker."""
-        own, leadership = self._config.broker_id, state.leadership
-        if leadership.leader_epoch <= replica.machine.leader_epoch:
-            return False
-        return own not in state.assignment.replicas or (replica.leads and leadership.leader != own)
 
     async def _stop(self, key: TopicPartition, leader_epoch: int, *, is_deleted: bool) -> None:
         replica = self._hosted.get(key)

@@ -144,6 +144,17 @@ def test_deletion_waits_for_a_reassignment() -> None:
     assert (world.deletions, world.has_files) == (set(), set())
 
 
+def test_a_reassignment_that_a_deletion_waits_for_can_be_cancelled_but_not_changed() -> None:
+    world = with_topic((1, 2))
+    world.event("reassign", {tp("t-0"): (1, 3)})
+    world.delete("t")
+    world.settle()
+    assert isinstance(world.event("reassign", {tp("t-0"): (2, 3)})[tp("t-0")], UnknownTopicOrPartitionError)
+    assert world.event("reassign", {tp("t-0"): None}) == {tp("t-0"): None}
+    world.settle()
+    assert (world.deletions, world.has_files) == (set(), set())
+
+
 def test_deletion_waits_for_the_reassignments_of_all_partitions() -> None:
     world = with_topic((1, 2), (1, 2))
     world.create("u", (1, 2))

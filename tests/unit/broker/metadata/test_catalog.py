@@ -85,3 +85,12 @@ def test_a_stale_id_of_a_topic_does_not_hide_the_topic(catalog: TopicCatalog) ->
     catalog.refresh_unknown({"t": TOPIC_ID})
     catalog.refresh_unknown({"t": uuid.uuid4()})
     assert catalog.topic("t").topic_id == TOPIC_ID
+
+
+def test_a_topic_that_is_marked_for_deletion_is_returned_but_not_in_the_catalog(
+    catalog: TopicCatalog, server: LaggingServer
+) -> None:
+    server.create(paths.delete_topic_path("t"))
+    assert catalog.refresh_unknown({"t": TOPIC_ID})["t"].topic_id == TOPIC_ID
+    assert "t" not in catalog.topics
+    assert catalog.refresh_unknown({"t": uuid.uuid4()}) == {}

@@ -19,8 +19,8 @@ from millrace_broker.decisions import (
     ReplicaAssignment,
     TopicPartition,
 )
-from millrace_broker.log import LogManager
-from millrace_broker.metadata import TopicCatalog, registration
+from millrace_broker.log import LogManager, PartitionLog
+from millrace_broker.metadata import TopicCatalog, TopicInfo, registration
 from millrace_broker.replication.runtime.replica_logs import ReplicaLogs
 
 PARTITION: Final = TopicPartition("t", 0)
@@ -59,16 +59,25 @@ def lead(topic_id: uuid.UUID) -> LeaderAndIsrRequest:
 
 def test_a_log_is_found_although_the_catalog_lacks_its_topic(catalog: TopicCatalog, logs: LogManager) -> None:
     log = logs.create_log(PARTITION.topic, TOPIC_ID, PARTITION.partition)
-    assert ReplicaLogs(catalog, logs).find(lead(TOPIC_ID)) == {PARTITION: log}
+    assert ReplicaLogs(catalog, logs).find(lead(TOPIC_ID), {}) == {PARTITION: log}
 
 
 def test_a_log_of_another_topic_id_is_refused(catalog: TopicCatalog, logs: LogManager) -> None:
     logs.create_log(PARTITION.topic, TOPIC_ID, PARTITION.partition)
-    found = ReplicaLogs(catalog, logs).find(lead(uuid.uuid4()))
+    found = ReplicaLogs(catalog, logs).find(lead(uuid.uuid4()), {})
     assert isinstance(found[PARTITION], InconsistentTopicIdError)
 
 
 def test_no_log_of_an_unknown_topic_is_created(catalog: TopicCatalog, logs: LogManager) -> None:
-    found = ReplicaLogs(catalog, logs).find(lead(TOPIC_ID))
+    found = ReplicaLogs(catalog, logs).find(lead(TOPIC_ID), {})
     assert isinstance(found[PARTITION], UnknownTopicOrPartitionError)
     assert logs.get(*PARTITION) is None
+
+
+def test_a_log_of_a_topic_that_is_marked_for_deletion_is_created(catalog: TopicCatalog, logs: LogManager) -> None:
+    config = TopicConfig(segment_bytes=5000)
+    marked = TopicInfo(name="t", topic_id=TOPIC_ID, partitions={}, overrides={}, config=config)
+    found = ReplicaLogs(catalog, logs).find(lead(TOPIC_ID), {"t": marked})
+    log = found[PARTITION]
+    assert isinstance(log, PartitionLog)
+    assert log.config.segment_bytes == 5000
