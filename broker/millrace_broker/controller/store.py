@@ -8,6 +8,7 @@ Invariants
 * Every write is one transaction with a check of ``/controller_epoch``'s version. So a replaced controller writes
   nothing.
 * Each read of brokers, topics and deletions leaves a watch; a repeated read leaves it again.
+* Only that thread changes what has been read. Watch events come in another one, and are queued for the next read.
 
 Source: Kafka's ``KafkaZkClient``, with its batches and its rules for lost answers.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -116,6 +118,8 @@ class ControllerStore:
         self._topics: dict[str, TopicNode] = {}
         self._watched_topics: set[str] = set()
         self._watched_brokers: set[int] = set()
+        self._changed_topics: Final[deque[str]] = deque()
+        self._changed_brokers: Final[deque[int]] = deque()
         self._effects: Final[dict[type[Any], Callable[[Any], Any]]] = {
             BecomeController: lambda _: self._become_controller(),
             ReadBrokers: lambda _: self._read_brokers(),
@@ -139,14 +143,12 @@ class ControllerStore:
         return self._effects[type(effect)](effect)
 
     def broker_changed(self, path: str) -> None:
-        """Watch the registration at ``path`` again when brokers are read next."""
-        self._watched_brokers.discard(int(path.rpartition("/")[2]))
+        """Watch the registration at ``path`` again when brokers are read next. For any thread."""
+        self._changed_brokers.append(int(path.rpartition("/")[2]))
 
     def topic_changed(self, path: str) -> None:
-        """Forget a topic's node after a watch event, so that the next read gets it again."""
-        topic = path.rpartition("/")[2]
-        self._watched_topics.discard(topic)
-        self._topics.pop(topic, None)
+        """Read and watch the topic at ``path`` again when topics are read next. For any thread."""
+        self._changed_topics.append(path.rpartition("/")[2])
 
     # --- the controller node ---------------------------------------------------------------------------------
 
@@ -259,6 +261,8 @@ class ControllerStore:
 
     def _read_brokers(self) -> dict[int, LiveBroker]:
         ids = sorted(map(int, self.session.children(paths.BROKER_IDS, self._watch(self.BROKERS))))
+        while self._changed_brokers:
+            self._watched_brokers.discard(self._changed_brokers.popleft())
         for each in set(ids) - self._watched_brokers:
             self.session.exists(paths.broker_path(each), self._watch(self.BROKERS))
         self._watched_brokers = set(ids)
@@ -271,15 +275,18 @@ class ControllerStore:
 
     def _read_topics(self) -> TopicsFound:
         names = self.session.children(paths.TOPICS, self._watch(self.TOPICS))
-        for gone in self._topics.keys() - set(names):
-            self.topic_changed(gone)
+        self._changed_topics.extend(self._topics.keys() - set(names))
+        while self._changed_topics:
+            changed = self._changed_topics.popleft()
+            self._watched_topics.discard(changed)
+            self._topics.pop(changed, None)
         for name in names:
             if name not in self._watched_topics:
                 self._watched_topics.add(name)
                 try:
                     data, _ = self.session.get(paths.topic_path(name), self._watch(self.TOPICS))
                 except NoNodeError:
-                    self.topic_changed(name)
+                    self._changed_topics.append(name)
                 else:
                     self._topics[name] = TopicNode.decode(data)
         return TopicsFound(
