@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 
 from millrace.errors import RequestTimedOutError
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.log.log_truncation import LogTruncation
 
 from .__main__ import run
 from .ensemble import ZOOKEEPER
@@ -89,3 +92,28 @@ class CancelAndDelete(DeleteWhileMoved):
 @pytest.mark.parametrize("scenario", [DeleteWhileMoved, CancelAndDelete])
 def test_a_topic_that_is_deleted_while_it_is_moved_goes_after_the_move(scenario: type[Scenario]) -> None:
     run(SEED, scenario)
+
+
+class SingleReplica(Scenario):
+    """The only replica of a topic is fenced, is elected again, and is deleted."""
+
+    async def play(self) -> None:
+        await self.create(1)
+        for _ in range(5):
+            await self.produce()
+        replica = self.replica(1)
+        assert replica is not None
+        assert self.machines[0].broker is not None
+        await self.machines[0].broker.replicas.fence()
+        assert replica.log.high_watermark == replica.machine.high_watermark == 5
+        self.ensemble.expire("broker-1")
+        await self.until(lambda: replica.leads, "broker 1 leads again")
+        assert await self.produce() == 5
+        with mock.patch.object(LogTruncation, "reload_completed") as reload:
+            await self.delete()
+            await self.until(lambda: self.replica(1) is None, "the replica is deleted")
+        reload.assert_not_called()
+
+
+def test_the_high_watermark_of_a_single_replica_does_not_go_back_when_its_role_ends() -> None:
+    run(SEED, SingleReplica)

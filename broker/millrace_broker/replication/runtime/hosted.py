@@ -76,6 +76,11 @@ class HostedReplica:
         is_led_elsewhere = self.leads and leadership.leader not in (broker_id, LEADER_DURING_DELETE)
         return is_led_elsewhere or broker_id not in state.assignment.replicas
 
+    def note_watermark(self, now_ms: int) -> None:
+        """Take the high watermark over from the log before the role changes, because a lone leader hears no appends."""
+        if self.is_alone:
+            self.leader.appended(self.log.high_watermark, now_ms)
+
     def note_unread(self) -> None:
         """Count the records after the high watermark of a new leader as unread."""
         if not self.unread and self.log.high_watermark < self.log.log_end_offset:

@@ -264,9 +264,7 @@ class ReplicaManager:
             watermark = self._logs.checkpointed_watermark(*key)
             machine = Replica(str(partition), self._config.broker_id, self._settings(log), watermark)
             replica = HostedReplica(key, topic_id, log, machine)
-        before = replica.machine.role
-        if replica.is_alone and isinstance(before, Leader):
-            before.appended(log.durable_end, self.now_ms())
+        replica.note_watermark(self.now_ms())
         change = replica.machine.decided(state.decision(controller_epoch), log, self.now_ms())
         self._hosted[key] = replica
         log.is_led_here = change.begins_epoch is not None
@@ -353,12 +351,14 @@ class ReplicaManager:
         async with self._deciding:
             for replica in [each for each in self._hosted.values() if each.leads]:
                 async with self.alone([replica.key]):
+                    replica.note_watermark(self.now_ms())
                     replica.machine.fenced()
                     self._give_up_role(replica)
 
     async def _stop(self, key: TopicPartition, leader_epoch: int, *, is_deleted: bool) -> None:
         replica = self._hosted.get(key)
         if replica is not None:
+            replica.note_watermark(self.now_ms())
             replica.machine.stopped(leader_epoch)
             self._give_up_role(replica)
         if is_deleted:
