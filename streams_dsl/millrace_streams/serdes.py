@@ -157,7 +157,10 @@ def serde_of_field(column: pa.Field) -> Serde:
 
 
 def sort_key(value: Any) -> Any:
-    """Return a sort key with the order of the key's bytes (as in Kafka's stores): by type, then as unsigned bytes."""
+    """Return a sort key with the order of the key's bytes (as in Kafka's stores): by type, then as unsigned bytes.
+
+    In a key of several columns a null comes before all values.
+    """
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, bool):
@@ -167,7 +170,7 @@ def sort_key(value: Any) -> Any:
     if isinstance(value, float):
         return struct.pack(">d", value)
     if isinstance(value, tuple):
-        return tuple(sort_key(part) for part in value)
+        return tuple((False,) if part is None else (True, sort_key(part)) for part in value)
     return value
 
 

@@ -183,6 +183,14 @@ def by_columns(stream: Any) -> Any:
     return table.map_values(lambda row: row["n"] + row["total"] * 7 + (row["most"] or 0), value="long")
 
 
+def null_columns(stream: Any) -> Any:
+    """Return final counts by a key of two columns, one of which is null if the value is."""
+    grouped = stream.group_by(digit=(coalesce(col("value"), 0) % 3).cast("string"), odd=col("value") % 2)
+    closed = grouped.windowed_by(tumbling(8, grace=3)).emit_strategy("on_window_close").aggregate(n=count())
+    counts = closed.to_stream(lambda key, row: f"{key.key}", key="string")
+    return counts.map_values(lambda row: row["n"], value="long")
+
+
 def finals(stream: Any) -> Any:
     counts = stream.group_by_key().windowed_by(tumbling(9, grace=4)).count(column="value")
     return counts.suppress(Suppressed.until_window_closes()).to_stream(without_window, key="string")
@@ -210,6 +218,7 @@ STREAMS: dict[str, Callable[[Any], Any]] = {
     "sliding": windowed(sliding(6, grace=9)),
     "sessions": windowed(sessions(4, grace=20)),
     "finals": finals,
+    "null columns": null_columns,
 }
 TABLES_OF_STREAMS: dict[str, Callable[[Any], Any]] = {
     "to_table": lambda stream: stream.to_table(),
@@ -242,6 +251,7 @@ OF_TIME = {
     "sliding",
     "sessions",
     "finals",
+    "null columns",
     "closing",
     "closing sessions",
     "closing sliding",
