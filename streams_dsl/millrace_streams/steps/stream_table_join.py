@@ -25,6 +25,7 @@ from millrace_streams.stores import KeyValueStore, StoreSpec, TimeBuffer, Versio
 from millrace_streams.stores.entries import WaitingForTable
 
 _STREAM: Final = 0
+_KEY: Final = "__key"
 _NUMBER: Final = "__number"
 _TURN: Final = "__turn"
 
@@ -104,8 +105,8 @@ class StreamTableJoinStep:
         if table.height:
             is_stream = inputs.sides == _STREAM
             turns = np.flatnonzero(is_stream)
-            changes = table.frame.select(table.layout.key_columns)
-            changed = _newest_before(keys, turns[counted], changes, np.flatnonzero(~is_stream))
+            changed_keys = _numbered(table.frame.select(table.layout.key_columns), distinct)
+            changed = _newest_before(numbers, turns[counted], changed_keys, np.flatnonzero(~is_stream))
             numbers = np.where(changed >= 0, changed + len(values), numbers)
             values += table.values
         if isinstance(view, WindowsView):
@@ -228,19 +229,23 @@ def _roll(view: TableView, changes: Batch, row: int) -> None:
 
 
 def _numbered(keys: pl.DataFrame, distinct: pl.DataFrame) -> Rows:
-    """Return the index of each key among the distinct keys."""
+    """Return the index of each key among the distinct keys, -1 for others. A null is equal to a null."""
     numbers = distinct.with_row_index(_NUMBER)
-    found = keys.join(numbers, on=keys.columns, how="left", nulls_equal=True, maintain_order="left")
-    return found[_NUMBER].to_numpy().astype(np.int64)
-
-
-def _newest_before(keys: pl.DataFrame, turns: Rows, changes: pl.DataFrame, change_turns: Rows) -> Rows:
-    """Return the number of each key's last change before its turn, -1 if there is none. Turns must ascend."""
-    asking = keys.with_columns(pl.Series(_TURN, turns))
-    asked = changes.with_columns(pl.Series(_TURN, change_turns)).with_row_index(_NUMBER)
-    found = asking.join_asof(
-        asked, on=_TURN, by_left=keys.columns, by_right=changes.columns, strategy="backward", check_sortedness=False
+    found = keys.join(
+        numbers, left_on=keys.columns, right_on=distinct.columns, how="left", nulls_equal=True, maintain_order="left"
     )
+    return found[_NUMBER].cast(pl.Int64).fill_null(-1).to_numpy()
+
+
+def _newest_before(numbers: Rows, turns: Rows, changed: Rows, change_turns: Rows) -> Rows:
+    """Return the index of the last change of each record's key before its turn, -1 if there is none.
+
+    Keys are numbers, and turns must ascend.
+    """
+    # Numbers instead of columns, because an asof join matches no nulls.
+    asking = pl.DataFrame({_KEY: numbers, _TURN: turns})
+    asked = pl.DataFrame({_KEY: changed, _TURN: change_turns}).with_row_index(_NUMBER)
+    found = asking.join_asof(asked, on=_TURN, by=_KEY, strategy="backward", check_sortedness=False)
     return found[_NUMBER].cast(pl.Int64).fill_null(-1).to_numpy()
 
 

@@ -21,6 +21,7 @@ from millrace_streams import (
     sessions,
     sliding,
     tumbling,
+    unlimited,
     within,
 )
 
@@ -85,3 +86,33 @@ def test_stored_entries_are_ordered_by_key_with_nulls_first() -> None:
     kept = driver_of(lambda builder: builder.stream("x").to_table(store="kept").to_stream().to("out"), "x")
     kept.pipe_records([row("x", "b", 1, 1), row("x", None, 1, 2)])
     assert [entry.key for entry in kept.entries("kept")] == [("a", None), ("a", "b")]
+
+
+@pytest.mark.parametrize("size", [1, 2, 6])
+def test_a_join_finds_the_changes_of_its_micro_batch_under_a_key_with_a_null(size: int) -> None:
+    def build(builder: StreamsBuilder) -> None:
+        table = builder.table("y", store="ys")
+        builder.stream("x").left_join(table, x=left("n"), y=right("n"), name="pairs").to("out")
+
+    driver = driver_of(build, "x", "y")
+    script = [row("y", None, 1, 0), row("x", None, 10, 1), row("y", "b", 2, 2), row("x", "b", 11, 3)]
+    script += [row("y", None, 3, 4), row("x", None, 12, 5)]
+    for first in range(0, len(script), size):
+        driver.pipe_records(script[first : first + size])
+    found = [(result["two"], result["x"], result["y"]) for result in driver.read("out")]
+    assert found == [(None, 10, 1), ("b", 11, 2), (None, 12, 3)]
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_a_join_finds_the_changes_of_its_micro_batch_in_a_window_without_end(size: int) -> None:
+    def build(builder: StreamsBuilder) -> None:
+        x, y = (builder.stream(topic).group_by_key().windowed_by(unlimited()) for topic in "xy")
+        table = y.aggregate(m=count(), store="ys")
+        counts = x.aggregate(n=count(), store="xs").to_stream()
+        counts.left_join(table, n=left("n"), m=right("m"), name="pairs").to("out")
+
+    driver = driver_of(build, "x", "y")
+    script = [row("y", "a", 1, 0), row("x", "a", 1, 1), row("y", "a", 1, 2), row("x", "a", 1, 3)]
+    for first in range(0, len(script), size):
+        driver.pipe_records(script[first : first + size])
+    assert [(result["n"], result["m"]) for result in driver.read("out")] == [(1, 1), (2, 2)]
