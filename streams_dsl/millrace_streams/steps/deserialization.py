@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 import pyarrow as pa
@@ -13,8 +13,11 @@ from millrace_streams.frames.evaluation import polars_schema
 from millrace_streams.graph import SourceNode
 from millrace_streams.layout import KEY, VALUE, Layout
 from millrace_streams.payload_rows import PayloadRows
-from millrace_streams.serdes import STRING, Serde
+from millrace_streams.serdes import JSON, STRING, Serde
 from millrace_streams.steps.batch import OFFSET, TOMBSTONE
+
+_JSON_NULL: Final = "null"
+_JSON_WHITESPACE: Final = " \t\n\r"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class Deserializer:
         column = _at_once(serde, frame[name], wanted)
         if column is None:
             column = pl.Series(name, self._one_by_one(frame, name, serde), dtype=wanted)
-        return frame.with_columns(column)
+        return frame.with_columns(_without_json_nulls(column) if serde.name == JSON.name else column)
 
     def _one_by_one(self, frame: pl.DataFrame, name: str, serde: Serde) -> list[Any]:
         # Text and JSON (which is text in columns) is decoded only; other serdes return their value.
@@ -81,6 +84,12 @@ class Deserializer:
             partition=self.partition,
             offset=offset,
         )
+
+
+def _without_json_nulls(column: pl.Series) -> pl.Series:
+    """Replace the text ``null`` by a null cell, so that columns and Python agree on which records have a value."""
+    is_null = (column.str.strip_chars(_JSON_WHITESPACE) == _JSON_NULL).fill_null(False)
+    return column.set(is_null, None) if is_null.any() else column
 
 
 def _at_once(serde: Serde, cells: pl.Series, wanted: pl.DataType) -> pl.Series | None:
