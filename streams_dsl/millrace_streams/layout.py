@@ -51,7 +51,8 @@ class Layout:
     identified by both columns.
 
     ``bucket_columns`` are columns whose equal values imply the same bucket (source partition). None means that no
-    remaining columns do, and that records must be repartitioned before a grouping.
+    remaining columns do, and that records must be repartitioned before a grouping. With ``spreads_nulls`` rows with
+    nulls in all of them are in any bucket, because producers spread records without a key.
     """
 
     schema: pa.Schema
@@ -61,6 +62,7 @@ class Layout:
     table: bool = False
     windowed: bool = False
     sessions: bool = False
+    spreads_nulls: bool = False
 
     @property
     def scalar(self) -> bool:

@@ -71,9 +71,10 @@ def _layout_of_serdes(node: SourceNode) -> Layout:
     key, value = node.serdes
     if isinstance(value, RowSerde):
         columns = [column for column in value.schema if column.name != KEY]
-        return Layout(schema=pa.schema([key.field(KEY), *columns]), key=(KEY,), bucket_columns=(KEY,))
+        schema = pa.schema([key.field(KEY), *columns])
+        return Layout(schema=schema, key=(KEY,), bucket_columns=(KEY,), spreads_nulls=True)
     schema = pa.schema([key.field(KEY), value.field(VALUE)])
-    return Layout(schema=schema, key=(KEY,), bucket_columns=(KEY,), value=VALUE)
+    return Layout(schema=schema, key=(KEY,), bucket_columns=(KEY,), value=VALUE, spreads_nulls=True)
 
 
 def _layout_of_topic(node: SourceNode, shape: TopicShape | None) -> Layout:
@@ -85,7 +86,9 @@ def _layout_of_topic(node: SourceNode, shape: TopicShape | None) -> Layout:
     schema = node.schema if node.schema is not None else shape.schema if shape is not None else pa.schema([])
     key = node.key_columns if node.key_columns is not None else shape.key_columns if shape is not None else ()
     scalar = shape.scalar if shape is not None else set(schema.names) == {KEY, VALUE}
-    return Layout(schema=schema, key=key, bucket_columns=key or None, value=VALUE if scalar else None)
+    spreads_nulls = all(field.nullable for field in schema if field.name in key)
+    value = VALUE if scalar else None
+    return Layout(schema=schema, key=key, bucket_columns=key or None, value=value, spreads_nulls=spreads_nulls)
 
 
 def has_function(node: Node) -> bool:

@@ -113,7 +113,7 @@ def _(node: RepartitionNode, given: tuple[Layout, ...]) -> Layout:
             f"{node.name}: the records have no key, which a repartition needs: select_key(column) first"
         )
     _check_produced(node, layout)
-    return replace(layout, bucket_columns=layout.key)
+    return replace(layout, bucket_columns=layout.key, spreads_nulls=False)
 
 
 @layout_of.register
@@ -130,7 +130,8 @@ def _(node: MergeNode, given: tuple[Layout, ...]) -> Layout:
             f"{node.name}: {node.parents[0]} has {describe(left)}, {node.parents[1]} has {describe(right)}: merged "
             "streams need the same columns and key: select() the same columns, select_key() the same key"
         )
-    return left if left.bucket_columns == right.bucket_columns else replace(left, bucket_columns=None)
+    buckets = left.bucket_columns if left.bucket_columns == right.bucket_columns else None
+    return replace(left, bucket_columns=buckets, spreads_nulls=left.spreads_nulls or right.spreads_nulls)
 
 
 @layout_of.register

@@ -91,8 +91,14 @@ def with_parents(node: Node, parents: tuple[str, ...]) -> Node:
 
 
 def decided(layout: Layout) -> bool:
-    """Return whether rows of one key are in one bucket."""
-    return layout.bucket_columns is not None and set(layout.bucket_columns) <= set(layout.key)
+    """Return whether rows of one key are in one bucket.
+
+    A row with nulls in all bucket columns may still have a key if the key has more columns.
+    """
+    buckets, key = set(layout.bucket_columns or ()), set(layout.key)
+    if not buckets or not buckets <= key:
+        return False
+    return buckets == key or not layout.spreads_nulls
 
 
 def _needs_repartition(node: Node, place: int, given: Layout) -> bool:

@@ -55,7 +55,7 @@ def _(node: ToTableNode, given: tuple[Layout, ...]) -> Layout:
         raise TopologyError(f"{node.name}: this is already a table: leave to_table() out")
     if not stream.key:
         raise TopologyError(f"{node.name}: the rows of a table need a key: select_key(column) first, or key_columns=")
-    return replace(stream, table=True)
+    return replace(stream, table=True, spreads_nulls=False)
 
 
 @layout_of.register(MaterializeNode)
@@ -112,7 +112,8 @@ def _(node: PartialAggregateNode, given: tuple[Layout, ...]) -> Layout:
     fields = [pa.field(name, arrow_type(kind)) for name, kind in computed.items()]
     numbers = [pa.field(name, pa.int64()) for name in (RECORDS, RUN)]
     schema = pa.schema([*(stream.schema.field(name) for name in stream.key), *fields, *numbers])
-    return Layout(schema=schema, key=stream.key, bucket_columns=stream.bucket_columns)
+    buckets = stream.bucket_columns
+    return Layout(schema=schema, key=stream.key, bucket_columns=buckets, spreads_nulls=stream.spreads_nulls)
 
 
 @layout_of.register

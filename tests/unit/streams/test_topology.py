@@ -33,7 +33,7 @@ from millrace_streams.windows import TimeWindows
 FLIGHTS = TopicShape(
     schema=pa.schema(
         [
-            ("origin", pa.string()),
+            pa.field("origin", pa.string(), nullable=False),
             ("carrier", pa.string()),
             ("dep_delay", pa.float64()),
             ("time_hour", pa.timestamp("us", tz="UTC")),
@@ -334,6 +334,26 @@ def test_records_move_only_where_the_bucket_is_not_decided(group, moves):
     builder = StreamsBuilder()
     group(builder.stream("flights")).count(column="total").to_delta("t")
     assert bool(compile_flights(builder.build()).repartitions) == moves
+
+
+@pytest.mark.parametrize(
+    ("group", "moves"),
+    [
+        (lambda s: s.group_by("origin"), 0),
+        (lambda s: s.group_by("carrier", "origin"), 1),
+        (lambda s: s.repartition().group_by("carrier", "origin"), 1),
+        (lambda s: s.group_by("origin").count(column="n").to_stream().group_by("origin", "n"), 0),
+        (lambda s: s.to_table().to_stream().group_by("carrier", "origin"), 0),
+        (lambda s: s.merge(s.filter(col("dep_delay") > 1)).group_by("carrier", "origin"), 1),
+    ],
+)
+def test_records_without_a_topics_key_move_if_the_new_key_has_more_columns(group, moves):
+    # Producers spread records with a null origin over all partitions.
+    schema = FLIGHTS.schema.set(0, pa.field("origin", pa.string()))
+    builder = StreamsBuilder()
+    group(builder.stream("flights")).count(column="total").to_delta("t")
+    shape = TopicShape(schema=schema, key_columns=("origin",))
+    assert len(compile_topology(builder.build(), {"flights": shape}).repartitions) == moves
 
 
 @pytest.mark.parametrize(
