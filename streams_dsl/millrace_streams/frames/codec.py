@@ -18,6 +18,10 @@ from millrace_streams.serdes import serde_of_field
 from millrace_streams.windows import FOREVER_MS, LAST_INSTANT_MS, Windowed
 
 _PYTHONS_LAST: Final = dt.datetime.max.replace(tzinfo=dt.UTC)
+_PYTHON_TYPES: Final = {
+    pa.string(): str, pa.binary(): bytes, pa.int32(): int, pa.int64(): int, pa.float64(): float, pa.bool_(): bool,
+}  # fmt: skip
+"""Types whose cells have one Python type."""
 _START: Final = "start"
 _END: Final = "end"
 
@@ -60,6 +64,24 @@ def rows_of(frame: pl.DataFrame) -> list[dict[str, Any]]:
     if late:
         frame = frame.with_columns(pl.when(pl.col(name) <= _PYTHONS_LAST).then(pl.col(name)) for name in late)
     return frame.to_dicts()
+
+
+def canonical_values(layout: Layout, values: list[Any]) -> list[Any]:
+    """Return bare values as their column gives them back, for example an int in a column of doubles as a float.
+
+    Rows stay unchanged. Raises as ``columns_of`` does.
+    """
+    if not layout.value:
+        return values
+    column = layout.schema.field(layout.value)
+    serde = serde_of_field(column)
+    if serde.to_column is not None and serde.from_column is not None:
+        encode, decode = serde.to_column, serde.from_column
+        return [None if value is None else decode(encode(value)) for value in values]
+    python_type = _PYTHON_TYPES.get(column.type)
+    if python_type is not None and set(map(type, values)) <= {python_type, type(None)}:
+        return values
+    return _cells(column, pl.DataFrame(value_columns_of(layout, values)))
 
 
 def columns_of(layout: Layout, keys: Sequence[Any], values: Sequence[Any]) -> list[pl.Series]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
+from millrace_streams.frames.codec import canonical_values
 from millrace_streams.graph import AnswerNode, ResponseJoinNode, SubscribeNode
 from millrace_streams.serdes import sort_key
 from millrace_streams.steps.flow import Emitted, Inputs, Output
@@ -69,7 +70,9 @@ class SubscribeStep(StatelessStep):
         node, batch, out = self.operator.node, inputs.batch, Emitted()
         assert isinstance(node, SubscribeNode)
         latest = batch.latest if batch.latest is not None and self.operator.versioned[0] else [True] * batch.height
-        rows = zip(batch.keys, batch.values, batch.olds, batch.times, latest, strict=True)
+        # The other bucket compares digests of values that went through columns.
+        values = canonical_values(batch.layout, batch.values)
+        rows = zip(batch.keys, values, batch.olds, batch.times, latest, strict=True)
         new_wants = key_of_values(inputs, node.name, node.extractor, batch, batch.values)
         old_wants = key_of_values(inputs, node.name, node.extractor, batch, batch.olds)
         asks = _asks_left if node.kind == "left" else _asks_inner
@@ -204,7 +207,7 @@ class ResponseJoinStep:
                 continue
             key, answer, time_ms = answers.keys[row], answers.values[row], answers.times[row]
             own = view.get(key, time_ms, turn)
-            value = own.value if own is not None else None
+            value = canonical_values(left.layout, [own.value])[0] if own is not None else None
             if digest_of(value) == answer.digest:
                 out.add(turn, key, value, time_ms)
                 others.append(answer.value)
