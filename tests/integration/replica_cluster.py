@@ -235,7 +235,7 @@ class ReplicaCluster:
         for broker_id, server in self.servers.items():
             if broker_id != by:
                 self.run(self._write_topic(server.broker, topic))
-                self.run(server.broker.replicas.become(self.request({key: state})))
+                self.run(server.broker.replicas.become(self.request({key: state}), {}))
 
     def assign(self, topic: str, *replicas: int, partition: int = 0) -> None:
         """Give a partition other replicas."""
@@ -259,7 +259,7 @@ class ReplicaCluster:
                 if partition.topic == topic and broker_id in assignment.replicas
             }
             if wanted and broker_id in self.servers:
-                answers = await self.broker(broker_id).replicas.become(self.request(wanted))
+                answers = await self.broker(broker_id).replicas.become(self.request(wanted), {})
                 stale = {each for each, error in answers.items() if error is not None and error.code != 11}
                 assert not stale, answers
 

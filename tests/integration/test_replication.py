@@ -283,7 +283,7 @@ def test_invalid_requests_of_controllers_are_refused(cluster: ReplicaCluster) ->
         leadership = replace(cluster.leadership[key], **changes)
         state = LeaderAndIsrState(leadership=leadership, assignment=cluster.assignments[key], is_new=False)
         request = replace(cluster.request({key: state}), controller_epoch=epoch)
-        return cluster.run(cluster.broker(broker_id).replicas.become(request))[key]
+        return cluster.run(cluster.broker(broker_id).replicas.become(request, {}))[key]
 
     assert isinstance(become(1, 1), StaleControllerEpochError)  # a known epoch
     assert become(1, 5, leader_epoch=1) is None
