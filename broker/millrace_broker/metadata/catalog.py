@@ -102,13 +102,17 @@ class TopicCatalog:
     def refresh(self, name: str) -> TopicInfo | None:
         """Read one topic again. Return None if it is deleted or marked for deletion."""
         info = self._read(name)
-        self._put(name, info)
+        topics = {other: known for other, known in self._topics.items() if other != name}
+        if info is not None:
+            topics[name] = info
+        self._swap(topics)
         return info
 
     def update_metadata(self, request: UpdateMetadataRequest) -> list[str]:
         """Apply an UpdateMetadata; returns the topics that it names."""
         topics = dict(self._topics)
         named = by_topic(request.partitions)
+        unknown: dict[str, uuid.UUID] = {}
         for name, states in named.items():
             topic_id = request.topic_ids.get(name)
             if topic_id is None or any(state.leadership.leader == LEADER_DURING_DELETE for state in states.values()):
@@ -120,8 +124,11 @@ class TopicCatalog:
             present = topics.get(name)
             if present is not None and present.topic_id == topic_id:
                 topics[name] = replace(present, partitions={**present.partitions, **partitions})
-            elif (read := self._read_announced(name, topic_id)) is not None and read.topic_id == topic_id:
-                topics[name] = read
+            else:
+                unknown[name] = topic_id
+        for name, info in self._read_announced(unknown).items():
+            if info is not None and info.topic_id == unknown[name]:
+                topics[name] = info
         self._swap(topics)
         return list(named)
 
@@ -131,21 +138,23 @@ class TopicCatalog:
         Returns the topics that are not in the snapshot because they are marked for deletion. Such a topic still needs
         its replicas while it is being reassigned.
         """
+        unknown = {
+            name: topic_id
+            for name, topic_id in topic_ids.items()
+            if (present := self._topics.get(name)) is None or present.topic_id != topic_id
+        }
         marked: dict[str, TopicInfo] = {}
-        for name, topic_id in topic_ids.items():
-            present = self._topics.get(name)
-            if present is None or present.topic_id != topic_id:
-                present = self._read_announced(name, topic_id)
-                self._put(name, present)
-            if present is None and (hidden := self._read_nodes(name)) is not None and hidden.topic_id == topic_id:
+        if not unknown:
+            return marked
+        found = self._read_announced(unknown)
+        topics = {name: info for name, info in self._topics.items() if name not in found}
+        for name, info in found.items():
+            if info is not None:
+                topics[name] = info
+            elif (hidden := self._read_nodes(name)) is not None and hidden.topic_id == unknown[name]:
                 marked[name] = hidden
-        return marked
-
-    def _put(self, name: str, info: TopicInfo | None) -> None:
-        topics = {other: known for other, known in self._topics.items() if other != name}
-        if info is not None:
-            topics[name] = info
         self._swap(topics)
+        return marked
 
     def _swap(self, topics: Mapping[str, TopicInfo]) -> None:
         self._revision += 1
@@ -153,17 +162,18 @@ class TopicCatalog:
         self._by_id = {info.topic_id: info for info in topics.values()}
         self._schemas = {version.id: version for info in topics.values() for version in info.schemas}
 
-    def _read_announced(self, name: str, topic_id: uuid.UUID) -> TopicInfo | None:
-        """Read a topic that the controller has seen with this id.
+    def _read_announced(self, topic_ids: Mapping[str, uuid.UUID]) -> dict[str, TopicInfo | None]:
+        """Read topics that the controller has seen with these ids.
 
-        This broker's ZooKeeper server may lag behind the controller's server, so a topic that is not there is read
+        This broker's ZooKeeper server may lag behind the controller's server, so topics that are not there are read
         again after a sync.
         """
-        info = self._read(name)
-        if info is None or info.topic_id != topic_id:
+        found = {name: self._read(name) for name in topic_ids}
+        late = [name for name, info in found.items() if info is None or info.topic_id != topic_ids[name]]
+        if late:
             self._coordination.sync()
-            info = self._read(name)
-        return info
+            found |= {name: self._read(name) for name in late}
+        return found
 
     def _read(self, name: str) -> TopicInfo | None:
         is_marked = self._coordination.exists(paths.delete_topic_path(name)) is not None

@@ -66,6 +66,14 @@ def test_a_topic_of_a_leader_and_isr_is_found_although_the_server_lags(
     assert server.syncs == 1, "a known topic needs no sync"
 
 
+def test_one_sync_serves_all_topics_of_a_request(catalog: TopicCatalog, server: LaggingServer) -> None:
+    other = uuid.uuid4()
+    server.multi([Create(paths.topic_path("u"), TopicNode(other, {0: (1,)}).encode())])
+    catalog.refresh_unknown({"t": TOPIC_ID, "u": other, "gone": uuid.uuid4()})
+    assert sorted(catalog.topics) == ["t", "u"]
+    assert server.syncs == 1
+
+
 def test_a_topic_of_an_update_metadata_is_found_although_the_server_lags(catalog: TopicCatalog) -> None:
     leadership = Leadership(leader=2, leader_epoch=3, isr=(2,), partition_epoch=4, controller_epoch=5)
     state = LeaderAndIsrState(leadership=leadership, assignment=ReplicaAssignment((1, 2)), is_new=False)
