@@ -198,10 +198,21 @@ class OsFile:
         with _storage_errors("truncate", self._path):
             os.ftruncate(self._descriptor, size_bytes)
 
+    def map(self) -> memoryview:
+        """Map the whole file read-only until the last view is released. The file may be closed before."""
+        try:
+            if os.fstat(self._descriptor).st_size == 0:
+                return memoryview(b"")
+            return memoryview(mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ))
+        except OSError as error:
+            raise _storage_error("map", self._path, error) from error
+
     def size_bytes(self) -> int:
         """Return the present size."""
-        with _storage_errors("stat", self._path):
+        try:
             return os.fstat(self._descriptor).st_size
+        except OSError as error:
+            raise _storage_error("stat", self._path, error) from error
 
     def sync(self) -> None:
         """Call fdatasync, which also writes the size, but not the times."""
@@ -239,27 +250,26 @@ class OsFiles:
 
     def open_read_only(self, path: Path) -> OsFile | None:
         """Open for reading."""
+        return self._open_to("open", path)
+
+    def _open_to(self, action: str, path: Path) -> OsFile | None:
+        """Open for reading. Errors say that ``action`` has failed."""
         try:  # no context manager in operations that the loading of each log needs
             return OsFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise _storage_error("open", path, error) from error
+            raise _storage_error(action, path, error) from error
 
     def map(self, path: Path) -> memoryview | None:
         """Map a whole file."""
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                if os.fstat(descriptor).st_size == 0:
-                    return memoryview(b"")
-                return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
-            finally:
-                os.close(descriptor)
-        except FileNotFoundError:
+        file = self._open_to("map", path)
+        if file is None:
             return None
-        except OSError as error:
-            raise _storage_error("map", path, error) from error
+        try:
+            return file.map()
+        finally:
+            file.close()
 
     def forget_cached(self, path: Path) -> None:
         """Drop a file's clean pages; the kernel also counts pages that it failed to write as clean."""
@@ -272,20 +282,13 @@ class OsFiles:
 
     def read_bytes(self, path: Path) -> bytes | None:
         """Read a whole file."""
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                size_bytes = os.fstat(descriptor).st_size
-                data = os.read(descriptor, size_bytes)
-                while len(data) < size_bytes and (more := os.read(descriptor, size_bytes - len(data))):
-                    data += more
-                return data
-            finally:
-                os.close(descriptor)
-        except FileNotFoundError:
+        file = self._open_to("read", path)
+        if file is None:
             return None
-        except OSError as error:
-            raise _storage_error("read", path, error) from error
+        try:
+            return file.read(0, file.size_bytes())
+        finally:
+            file.close()
 
     def names(self, directory: Path) -> list[str]:
         """Return the names in a directory, sorted."""

@@ -53,8 +53,7 @@ class LogReader:
                 segments, start_offset, end, max_bytes, log_end_offset=log_end_offset, min_one_batch=min_one_batch
             )
         except (CorruptBatchError, StorageError) as error:
-            if start_offset < self._offsets.start:  # retention has deleted the offset
-                raise self._out_of_range(start_offset) from error
+            self._check_kept(start_offset, error)
             raise
 
     def _with_remote(
@@ -73,6 +72,11 @@ class LogReader:
             remote.check_complete(start_offset, end_offset, local_base_offset)
         return (*found, *local)
 
+    def _check_kept(self, offset: int, error: Exception | None = None) -> None:
+        """Raise ``OffsetOutOfRangeError`` if the offset was deleted during a read, which explains its error."""
+        if offset < self._offsets.start:
+            raise self._out_of_range(offset) from error
+
     def _out_of_range(self, offset: int) -> OffsetOutOfRangeError:
         start, end = self._offsets.start, self._offsets.end
         return OffsetOutOfRangeError(
@@ -89,11 +93,9 @@ class LogReader:
             segments = self._with_remote(self._segments.current, start_offset)
             found = aborted_transactions(segments, start_offset, end_offset)
         except (CorruptBatchError, StorageError) as error:
-            if start_offset < self._offsets.start:
-                raise self._out_of_range(start_offset) from error
+            self._check_kept(start_offset, error)
             raise
-        if start_offset < self._offsets.start:
-            raise self._out_of_range(start_offset)
+        self._check_kept(start_offset)
         return found
 
     # --- look-ups by time ----------------------------------------------------------------------------------
@@ -152,6 +154,5 @@ class LogReader:
             segments = self._with_remote(segments, start_offset, end_offset)
             return cut(segments, start_offset, end_offset, split_bytes)
         except (CorruptBatchError, StorageError) as error:
-            if start_offset < self._offsets.start:  # retention has deleted the offset
-                raise self._out_of_range(start_offset) from error
+            self._check_kept(start_offset, error)
             raise
