@@ -199,17 +199,21 @@ class ResponseJoinStep:
         assert reads is not None
         view = view_of(state, reads, keys_of_side(inputs, 0) | keys_of_side(inputs, 1), inputs)
         left, answers = inputs.batches
-        others: list[Any] = []
+        asked: list[tuple[int, int]] = []
+        owns: list[Any] = []
         for turn, side, row in inputs.turns():
             if side != _ANSWERS:
                 if left.latest is None or left.latest[row]:
                     view.roll(left.keys[row], left.values[row], left.times[row])
                 continue
-            key, answer, time_ms = answers.keys[row], answers.values[row], answers.times[row]
-            own = view.get(key, time_ms, turn)
-            value = canonical_values(left.layout, [own.value])[0] if own is not None else None
+            own = view.get(answers.keys[row], answers.times[row], turn)
+            asked.append((turn, row))
+            owns.append(own.value if own is not None else None)
+        others: list[Any] = []
+        for (turn, row), value in zip(asked, canonical_values(left.layout, owns), strict=True):
+            answer = answers.values[row]
             if digest_of(value) == answer.digest:
-                out.add(turn, key, value, time_ms)
+                out.add(turn, answers.keys[row], value, answers.times[row])
                 others.append(answer.value)
         self._join(inputs, out, others)
         self._keep(state, out)
