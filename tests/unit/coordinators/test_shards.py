@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from millrace.errors import CoordinatorLoadInProgressError, CoordinatorNotAvaila
 from millrace_broker.coordinators import OFFSETS_TOPIC, LoadedBatch, Shards, StateLog, StateRecord
 from millrace_broker.coordinators import shards as shards_module
 from millrace_broker.decisions import LeaderAndIsrRequest
+from millrace_broker.metadata import TopicInfo
 
 from ...integration.waiting import STALL_S
 from .parts import Parts, opened_parts
@@ -114,14 +115,14 @@ def test_a_caller_that_comes_before_the_leader_election_finds_the_coordinator_ag
             shards.start()
             become, is_named, is_elected = parts.replicas.become, asyncio.Event(), asyncio.Event()
 
-            async def become_late(request: LeaderAndIsrRequest) -> Any:
+            async def become_late(request: LeaderAndIsrRequest, marked: Mapping[str, TopicInfo]) -> Any:
                 is_named.set()
                 await is_elected.wait()
-                return await become(request)
+                return await become(request, marked)
 
             monkeypatch.setattr(parts.replicas, "become", become_late)
             creation = asyncio.create_task(shards.ensure_topic())
-            await is_named.wait()
+            await asyncio.wait_for(is_named.wait(), STALL_S)
             with pytest.raises(NotCoordinatorError, match="find the coordinator again"):
                 shards.shard(0)
             is_elected.set()

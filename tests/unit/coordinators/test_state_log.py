@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from millrace.errors import (
 from millrace_broker.coordinators import OFFSETS_TOPIC, LoadedBatch, Shards, StateLog, StateRecord, in_time, written
 from millrace_broker.decisions import LeaderAndIsrRequest
 from millrace_broker.log import LogManager, PartitionLog
+from millrace_broker.metadata import TopicInfo
 
 from .parts import LateReplicas, Parts, opened_parts
 
@@ -236,16 +237,16 @@ def test_a_shard_does_not_append_after_its_partition_was_loaded_again(
             requests: list[LeaderAndIsrRequest] = []
             become = parts.replicas.become
 
-            async def noted(request: LeaderAndIsrRequest) -> Any:
+            async def noted(request: LeaderAndIsrRequest, marked: Mapping[str, TopicInfo]) -> Any:
                 requests.append(request)
-                return await become(request)
+                return await become(request, marked)
 
             monkeypatch.setattr(parts.replicas, "become", noted)
             await shards.ensure_topic()
             shard = await _loaded(shards, 0)
             await parts.replicas.fence()
             for request in requests:
-                await become(request)
+                await become(request, {})
             again = await _loaded(shards, 0)
             assert again is not shard
             with pytest.raises(NotCoordinatorError, match=r"loaded again.*find the coordinator again"):
