@@ -71,9 +71,12 @@ class Administrator(Producing):
 
     async def _reassign(self) -> None:
         place = self.choose.choice([*self.world.places, *self.world.outputs])
-        replicas = self.choose.sample(self.world.broker_ids, 3)
+        replicas = self._some_brokers()
         self.world.note(f"{self.name}: {place.topic}-{place.partition} to {replicas}")
         await self._alter(place, pb.AlterPartitionReassignmentsRequest.PartitionTarget(replicas=replicas))
+
+    def _some_brokers(self) -> list[int]:
+        return self.choose.sample(self.world.broker_ids, self.choose.choice((1, 2, 3, 3)))
 
     async def _cancel(self) -> None:
         place = self.choose.choice([*self.world.places, *self.world.outputs])
@@ -94,7 +97,7 @@ class Administrator(Producing):
         places = [*self.world.places, *self.world.outputs]
         path, data = paths.PREFERRED_ELECTION, PreferredElectionNode(tuple(places)).encode()
         if self.choose.random() < 0.6:
-            place, replicas = self.choose.choice(places), tuple(self.choose.sample(self.world.broker_ids, 3))
+            place, replicas = self.choose.choice(places), tuple(self._some_brokers())
             self.world.note(f"{self.name}: {place.topic}-{place.partition} to {list(replicas)} by a tool")
             path, data = paths.REASSIGN_PARTITIONS, ReassignmentNode({tuple(place): replicas}).encode()
         try:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from .world import World
 
 _CHUNK_BYTES: Final = 10**6
-_REPLICAS: Final = 3
 Key = tuple[str, int, bytes]
 """A partition of one incarnation of a topic: its name, its number, the topic's id."""
 
@@ -257,6 +256,8 @@ class Invariants:
             if machine.broker_id not in state.isr or (log is None and not self._must_have_logs(machine, topic)):
                 continue
             end = 0 if log is None else log.log_end_offset
+            if not end and topic in self._deleted:
+                continue  # deleted, and perhaps created again by a LeaderAndIsr of the next controller, as in Kafka
             if end < committed.end:
                 self._wrong(f"{where} has {machine.host}, with {end} of {committed.end} committed records")
 
@@ -294,10 +295,11 @@ class Invariants:
     def are_replicas_equal(self) -> bool:
         """Tell whether all replicas have all records and know that they are committed."""
         for key in self._present():
-            state, logs = self._state(*key[:2]), self._logs(key)
-            ends = {(each.log_end_offset, each.high_watermark) for each in logs}
-            if state is None or state.leader < 0 or len(state.isr) < _REPLICAS or len(logs) < _REPLICAS:
+            topic, number, _ = key
+            state, logs, assigned = self._state(topic, number), self._logs(key), self._topics[topic].assignment[number]
+            if state is None or state.leader < 0 or {*state.isr} != {*assigned} or len(logs) < len(assigned):
                 return False
+            ends = {(each.log_end_offset, each.high_watermark) for each in logs}
             if len(ends) != 1 or len(set(*ends)) != 1:
                 return False
         return True
