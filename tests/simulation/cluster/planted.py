@@ -309,7 +309,7 @@ PLANTED: Final[Mapping[str, Fault]] = {
         {
             "millrace_broker.replication.runtime.manager.ReplicaManager.fence": _go_on_leading,
         },
-        found_by=3,
+        found_by=6,
     ),
     "parked calls keep their places": Fault(
         r"this still does not hold: |not all of its partitions have leaders yet",
@@ -343,7 +343,7 @@ PLANTED: Final[Mapping[str, Fault]] = {
         {
             f"{_CONSUMER_GROUP}.check_commit": lambda group, identity, **_: None,
         },
-        found_by=32,
+        found_by=24,
     ),
 }
 """The planted faults by name. The name states the wrong behaviour."""
