@@ -9,7 +9,9 @@ import pytest
 
 from millrace.clients import Admin, Consumer
 from millrace.clients.aio import AsyncProducer
+from millrace.clients.producing.memory import Waiter
 from millrace.errors import (
+    AbortableTransactionError,
     BufferExhaustedError,
     ClientClosedError,
     SchemaMismatchError,
@@ -139,5 +141,35 @@ def test_errors_and_cancellation(admin: Admin, module_broker: EmbeddedBroker) ->
         await producer.close()
         with pytest.raises(ClientClosedError):
             await producer.send("wrongs", {"id": 3})
+
+    _run(work)
+
+
+def test_a_record_that_is_not_accepted_makes_the_commit_fail(
+    admin: Admin, module_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin.create_topic("async-refused", partitions=1)
+    options = {"bootstrap.servers": module_broker.bootstrap_servers, "transactional.id": "async-refused"}
+
+    async def work() -> None:
+        async with AsyncProducer(options) as producer:
+            await producer.init_transactions()
+            await producer.begin_transaction()
+            with pytest.raises(UnknownTopicOrPartitionError, match="no partition 9"):
+                await producer.send("async-refused", b"x", partition=9)
+            with pytest.raises(AbortableTransactionError, match="no partition 9"):
+                await producer.commit_transaction()
+            await producer.abort_transaction()
+            await producer.begin_transaction()
+            with monkeypatch.context() as patched:
+                patched.setattr(producer._core.memory, "try_acquire", lambda size_bytes: False)
+                patched.setattr(producer._core.memory, "acquire_later", Waiter)
+                patched.setattr(producer._core.memory, "withdraw", lambda waiter: waiter.granted)
+                patched.setattr(type(producer._core), "max_block_s", 0.01)
+                with pytest.raises(BufferExhaustedError):
+                    await producer.send("async-refused", b"x")
+            with pytest.raises(AbortableTransactionError, match=r"buffer\.memory"):
+                await producer.commit_transaction()
+            await producer.abort_transaction()
 
     _run(work)

@@ -193,6 +193,15 @@ def test_too_large_records(admin: Admin, module_broker: EmbeddedBroker) -> None:
         assert producer.send("large", b"after").result(STALL_S).offset == 2
 
 
+def test_a_table_with_a_row_that_is_too_large_is_refused_whole(admin: Admin, module_broker: EmbeddedBroker) -> None:
+    admin.create_topic("whole", partitions=1)
+    config = {"bootstrap.servers": module_broker.bootstrap_servers, "max.request.size": 5000, "batch.size": 1000}
+    with Producer(config) as producer:
+        with pytest.raises(MessageTooLargeError, match=r"row 30 for topic whole .* max\.request\.size is 5000"):
+            producer.send_table("whole", {"value": [b"x" * 100] * 30 + [b"x" * 10_000, b"x"]})
+        assert producer.send("whole", b"after").result(STALL_S).offset == 0
+
+
 def test_unknown_topics_partitions_and_closed_producers(admin: Admin, module_broker: EmbeddedBroker) -> None:
     admin.create_topic("known", partitions=1)
     producer = Producer(module_broker.bootstrap_servers)

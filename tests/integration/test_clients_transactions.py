@@ -13,6 +13,7 @@ import pytest
 from millrace.clients import Admin, Consumer, ConsumerGroupMetadata, OffsetAndMetadata, Producer, TopicPartition
 from millrace.errors import (
     AbortableTransactionError,
+    BufferExhaustedError,
     ClientClosedError,
     InvalidConfigError,
     InvalidTransactionTimeoutError,
@@ -21,6 +22,7 @@ from millrace.errors import (
     ProducerFencedError,
     SchemaMismatchError,
     TransactionAbortedError,
+    UnknownTopicOrPartitionError,
 )
 from millrace_broker.testing import EmbeddedBroker
 
@@ -220,6 +222,93 @@ def test_a_record_that_does_not_fit_its_column_makes_the_commit_fail(
             producer.commit_transaction()
         assert isinstance(misfit.exception(STALL_S), SchemaMismatchError)
         producer.abort_transaction()
+
+
+class _MemoryOfOneBatch:
+    """A producer's memory that grants the first request, and ends the second one with an error."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, producer: Producer, error: BaseException) -> None:
+        self.error = error
+        self.granted = 0
+        self._acquire = producer._memory.acquire
+        monkeypatch.setattr(producer._memory, "acquire", self._acquire_once)
+
+    def _acquire_once(self, size_bytes: int, timeout_s: float) -> None:
+        self.granted += 1
+        if self.granted == 2:
+            raise self.error
+        self._acquire(size_bytes, timeout_s)
+
+
+@pytest.mark.parametrize("error", [BufferExhaustedError("full"), KeyboardInterrupt()], ids=["full", "interrupt"])
+@pytest.mark.parametrize("form", ["table", "list"])
+def test_a_send_that_ends_after_a_part_makes_the_commit_fail(
+    admin: Admin, module_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, form: str, error: BaseException
+) -> None:
+    topic = f"half-{form}-{type(error).__name__}"
+    admin.create_topic(topic, partitions=1)
+    values = [bytes([letter]) * 1000 for letter in b"abcdef"]
+    with _producer(module_broker, topic, batch_size=1000) as producer, monkeypatch.context() as patched:
+        producer.init_transactions()
+        producer.begin_transaction()
+        memory = _MemoryOfOneBatch(patched, producer, error)
+        send = producer.send_batch if form == "list" else producer.send_table
+        with pytest.raises(type(error)):
+            send(topic, values if form == "list" else {"value": values})
+        assert memory.granted == 2
+        with pytest.raises(AbortableTransactionError, match="a part of it"):
+            producer.commit_transaction()
+        producer.abort_transaction()
+        with producer.transaction():
+            producer.send(topic, b"again")
+    assert _read(module_broker, topic) == [b"again"]
+
+
+def test_a_refused_send_makes_the_commit_fail_and_a_wrong_record_does_not(
+    admin: Admin, module_broker: EmbeddedBroker
+) -> None:
+    admin.create_topic("sendable", partitions=1)
+    large = {"value": [b"small", bytes(2_000_000)]}
+    with _producer(module_broker, "sendable", max_request_size=1_000_000, batch_size=100_000) as producer:
+        producer.init_transactions()
+        for refused, error in (
+            (lambda: producer.send("sendable", b"x", partition=7), UnknownTopicOrPartitionError),
+            (lambda: producer.send_batch("sendable", [b"x"], partition=7), UnknownTopicOrPartitionError),
+            (lambda: producer.send_table("sendable", {"value": [b"x"]}, partition=7), UnknownTopicOrPartitionError),
+            (lambda: producer.send_table("sendable", large), MessageTooLargeError),
+        ):
+            producer.begin_transaction()
+            producer.send("sendable", b"aborted")
+            with pytest.raises(error):
+                refused()
+            with pytest.raises(AbortableTransactionError):
+                producer.commit_transaction()
+            producer.abort_transaction()
+        with producer.transaction():
+            producer.send("sendable", b"committed")
+            with pytest.raises(SchemaMismatchError):
+                producer.send("sendable", 7)
+            with pytest.raises(SchemaMismatchError):
+                producer.send_table("sendable", {"v": [b"x"]})
+    assert _read(module_broker, "sendable") == [b"committed"]
+
+
+def test_a_record_without_memory_makes_the_commit_fail(
+    admin: Admin, module_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin.create_topic("roomy", partitions=1)
+    with _producer(module_broker, "roomy", linger_ms=60_000, delivery_timeout_ms=120_000) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        with monkeypatch.context() as patched:
+            _MemoryOfOneBatch(patched, producer, BufferExhaustedError("full"))
+            producer.send("roomy", b"first")
+            with pytest.raises(BufferExhaustedError):
+                producer.send("roomy", bytes(1_000_000))
+        with pytest.raises(AbortableTransactionError, match="full"):
+            producer.commit_transaction()
+        producer.abort_transaction()
+    assert _read(module_broker, "roomy") == []
 
 
 def test_aborting_drops_what_was_not_sent(admin: Admin, module_broker: EmbeddedBroker) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
+import pyarrow as pa
+
 from millrace.clients.connections import Connections
 from millrace.clients.metadata import MetadataCache, check_partition
 from millrace.clients.model import (
@@ -22,11 +24,12 @@ from millrace.clients.producing.accumulator import Accumulator
 from millrace.clients.producing.adaptive import AdaptiveChoice
 from millrace.clients.producing.batch_making import BatchMaker
 from millrace.clients.producing.batch_sending import ManyFuture, gather
-from millrace.clients.producing.batching import fit_table
-from millrace.clients.producing.chunk import Headers, OnDelivery
+from millrace.clients.producing.batching import Fitted, fit_table
+from millrace.clients.producing.chunk import Chunk, Headers, OnDelivery
 from millrace.clients.producing.futures import Outcomes, SendFuture
 from millrace.clients.producing.interceptors import Interceptors, ProducerInterceptor
 from millrace.clients.producing.memory import BufferMemory
+from millrace.clients.producing.outgoing import part_error
 from millrace.clients.producing.partitioning import Partitioner, check_choice, instances
 from millrace.clients.producing.record_buffer import RecordBuffer
 from millrace.clients.producing.record_checks import as_headers, check_timestamp
@@ -104,7 +107,14 @@ class Producer(TransactionCalls):
             may_block=self._may_block,
         )
         self._tables = TableSender(
-            config, self._connections, self._memory, self._condition, maker, self._sender, self._interceptors
+            config,
+            self._connections,
+            self._memory,
+            self._condition,
+            maker,
+            self._sender,
+            self._interceptors,
+            on_part_refused=self._note_refusal,
         )
         self._sender.start(self._records.drain_due, self._records.has_records)
 
@@ -155,13 +165,16 @@ class Producer(TransactionCalls):
         self._check_can_send()
         if record.timestamp_ms is not None:
             check_timestamp(record.timestamp_ms)
-        topic = self._topic(record.topic)
-        buffer = self._records.buffer(topic)
-        partition = self._place(record)
-        if not buffer.is_opaque and isinstance(record.value, Mapping) and not buffer.has_columns(record.value):
-            buffer.use(self._metadata.topic(topic.name, fresh=True))  # columns may have been added
+        try:
+            buffer = self._records.buffer(self._topic(record.topic))
+            partition = self._place(record)
+            if not buffer.is_opaque and isinstance(record.value, Mapping) and not buffer.has_columns(record.value):
+                buffer.use(self._metadata.topic(record.topic, fresh=True))  # columns may have been added
+        except MillraceError as error:
+            self._note_refused_send(error)
+            raise
         if self._partitioner is None and not self._interceptors:
-            self._direct[topic.name] = buffer
+            self._direct[record.topic] = buffer
             if not self._may_send:  # the transaction ended, or the producer was closed, meanwhile
                 self._direct.clear()
         return buffer.append(record.key, record.value, record.headers, record.timestamp_ms, partition, on_delivery)
@@ -192,32 +205,43 @@ class Producer(TransactionCalls):
         In an opaque topic each is a value (bytes, text or ``None``), a tuple of key and value, or a dict with some of
         ``value``, ``key``, ``headers``, ``timestamp_ms`` and ``partition``. In a typed topic each is a dict of its
         columns. Both accept a ``ProducerRecord``. The future has the place of each record, in the given order, or the
-        first error. Raises the errors of ``send``, with the record's number.
+        first error. Raises the errors of ``send``, with the record's number. If ``buffer.memory`` stays full, the
+        earlier records of the list are sent nevertheless, but their transaction can only be aborted.
         """
         self._check_can_send()
         if self._interceptors:
             records = self._interceptors.on_send_table(topic, list(records))
-        description = self._topic(topic)
-        buffer = self._records.buffer(description)
-        limit_bytes = self._records.limit_bytes(description)
-        chunks = gather(
-            description, records, self._condition, partition=partition, place=self._place, chunk_bytes=limit_bytes
-        )
+        try:
+            description = self._topic(topic)
+            buffer = self._records.buffer(description)
+            limit_bytes = self._records.limit_bytes(description)
+            chunks = gather(
+                description, records, self._condition, partition=partition, place=self._place, chunk_bytes=limit_bytes
+            )
+        except MillraceError as error:
+            self._note_refused_send(error)
+            raise
         future = ManyFuture(chunks, self._condition)
+        self._send_chunks(buffer, chunks)
+        return future
+
+    def _send_chunks(self, buffer: RecordBuffer, chunks: list[Chunk]) -> None:
         for number, chunk in enumerate(chunks):
             if self._interceptors:
                 for row in range(chunk.num_rows):
                     chunk.add_callback(row, self._interceptors.on_acknowledgement)
             try:
                 self._memory.acquire(chunk.reserved_bytes, self._config.max_block_ms / 1000)
-            except BufferExhaustedError as error:
+                self._records.send_chunk(buffer, chunk)
+            except BaseException as error:
+                failure = part_error(error, f"a list to {buffer.name}")
+                self._note_refusal(failure)
                 for unsent in chunks[number:]:
-                    unsent.refuse_rest(error)
-                raise BufferExhaustedError(
-                    f"{error.message} (the producer sends the earlier records of the list)"
-                ) from None
-            self._records.send_chunk(buffer, chunk)
-        return future
+                    unsent.refuse_rest(failure)
+                if isinstance(error, BufferExhaustedError):
+                    sent = "the producer sends the earlier records of the list"
+                    raise BufferExhaustedError(f"{error.message} ({sent})") from None
+                raise
 
     # --- tables --------------------------------------------------------------------------------------------------
 
@@ -237,9 +261,12 @@ class Producer(TransactionCalls):
 
         ``timestamps`` are one for all in ms, the name of a column, or an array; the default is the current time.
         ``partition`` is a number, the name of a column, or an array. By default the ``partitioner.class`` decides;
-        without it the keys decide, and rows without a key go to each partition in turn, about a batch at a time. All
-        rows are checked before the first is sent. Blocks while ``buffer.memory`` is full. The future has the batches
-        in the order in which they were built.
+        without it the keys decide, and rows without a key go to each partition in turn, about a batch at a time. The
+        future has the batches in the order in which they were built.
+
+        All rows are checked before the first is sent, also their size. Blocks while ``buffer.memory`` is full. If the
+        memory stays full, or a batch fails meanwhile, the earlier batches are sent nevertheless. In a transaction a
+        table is sent as a whole or not at all, because after such an error the transaction can only be aborted.
 
         Raises ``SchemaMismatchError`` naming column and row, ``UnknownTopicOrPartitionError``,
         ``MessageTooLargeError``, ``BufferExhaustedError``, ``ClientClosedError``; in transactions the errors of
@@ -248,7 +275,13 @@ class Producer(TransactionCalls):
         self._check_can_send()
         if self._interceptors:
             table = self._interceptors.on_send_table(topic, table)
-        rows = to_table(table)
+        try:
+            return self._tables.send(self._fitted(topic, to_table(table), partition, timestamps))
+        except MillraceError as error:
+            self._note_refused_send(error)
+            raise
+
+    def _fitted(self, topic: str, rows: pa.Table, partition: Any, timestamps: Any) -> Fitted:
         description = self._topic(topic)
         if description.schema is not None and not set(rows.column_names) <= set(description.schema.names):
             # The schema may have evolved.
@@ -256,11 +289,10 @@ class Producer(TransactionCalls):
         self._records.drain(topic)
         now_ms = time.time_ns() // 1_000_000
         try:
-            fitted = fit_table(description, rows, now_ms=now_ms, timestamps=timestamps, partition=partition)
+            return fit_table(description, rows, now_ms=now_ms, timestamps=timestamps, partition=partition)
         except UnknownTopicOrPartitionError:  # the partition may have been added
             description = self._metadata.topic(topic, fresh=True)
-            fitted = fit_table(description, rows, now_ms=now_ms, timestamps=timestamps, partition=partition)
-        return self._tables.send(fitted)
+            return fit_table(description, rows, now_ms=now_ms, timestamps=timestamps, partition=partition)
 
     # --- topics --------------------------------------------------------------------------------------------------
 
@@ -327,6 +359,10 @@ class Producer(TransactionCalls):
     def _note_refusal(self, error: MillraceError) -> None:
         if self._transactions is not None:
             self._transactions.batch_failed(error)
+
+    def _note_refused_send(self, error: MillraceError) -> None:
+        if self._transactions is not None:
+            self._transactions.send_refused(error)
 
     # --- the end ---------------------------------------------------------------------------------------------------
 

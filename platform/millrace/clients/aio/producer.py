@@ -96,7 +96,9 @@ class AsyncProducer:
             if granted:
                 full.reserved(full.size_bytes)
         if not granted:
-            raise BufferExhaustedError(full.message)
+            error = BufferExhaustedError(full.message)
+            self._core.refused(error)
+            raise error
 
     async def send_and_wait(self, topic: str, value: Any, **options: Any) -> RecordMetadata:
         """Send a record and wait until it is acknowledged; options as for ``send``."""
@@ -226,10 +228,18 @@ class _Core(Producer):
 
     def find(self, topic: str, partition: int | None) -> None:
         """Ask the broker for a topic; raises ``UnknownTopicOrPartitionError``."""
-        if partition is None:
-            self._topic(topic)
-        else:
-            self._topic_with(topic, partition)
+        try:
+            if partition is None:
+                self._topic(topic)
+            else:
+                self._topic_with(topic, partition)
+        except MillraceError as error:
+            self.refused(error)
+            raise
+
+    def refused(self, error: MillraceError) -> None:
+        """Fail the transaction, because a record is not sent."""
+        self._note_refused_send(error)
 
     def intercepted(self, record: ProducerRecord, on_delivery: OnDelivery) -> tuple[ProducerRecord, OnDelivery | None]:
         """Pass a record through the interceptors."""

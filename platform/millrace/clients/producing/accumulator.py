@@ -25,7 +25,14 @@ from millrace.clients.producing.outgoing import Completion
 from millrace.clients.producing.record_buffer import RecordBuffer
 from millrace.clients.producing.sender import Sender
 from millrace.config.client import ProducerConfig
-from millrace.errors import ClientClosedError, MillraceError, SchemaMismatchError, UnknownServerError
+from millrace.errors import (
+    AbortableTransactionError,
+    BufferExhaustedError,
+    ClientClosedError,
+    MillraceError,
+    SchemaMismatchError,
+    UnknownServerError,
+)
 
 logger = logging.getLogger(__name__)
 _CHUNK_BATCHES_MAX: Final = 4
@@ -38,7 +45,8 @@ class Accumulator:
     """Open chunks of all topics, and their conversion to batches. Thread safe.
 
     ``check_can_send`` raises the error, if any, that every record must fail with that becomes a batch now.
-    ``on_refusal`` is called with the error of records that cannot become a batch, before they fail. With
+    ``on_refusal`` is called with the error of records that cannot become a batch, before they fail, and with the
+    error of a record that found no memory in time. With
     ``may_block`` the sending thread waits for memory, and turns full chunks into batches. Otherwise the sending
     thread gets ``NoRoomError`` if there is no memory, and the sender's thread builds the batches.
     """
@@ -93,7 +101,11 @@ class Accumulator:
     def _reserve(self, buffer: RecordBuffer, size_bytes: int) -> None:
         max_block_s = self._config.max_block_ms / 1000
         if self._may_block:
-            self._memory.acquire(size_bytes, max_block_s)
+            try:
+                self._memory.acquire(size_bytes, max_block_s)
+            except BufferExhaustedError as error:
+                self._on_refusal(error)
+                raise
         elif not self._memory.try_acquire(size_bytes):
             raise NoRoomError(size_bytes, buffer.add_reserved, self._memory.exhausted_message(max_block_s))
 
@@ -205,7 +217,9 @@ class Accumulator:
             logger.exception("no batch could be built from the records for %s", buffer.name)
             self._refuse_rest(chunk, UnknownServerError(f"the producer failed: {error!r}"))
         except BaseException:
-            self._refuse_rest(chunk, ClientClosedError("the producer was interrupted before these records were sent"))
+            interrupted = "the producer was interrupted before these records were sent"
+            self._on_refusal(AbortableTransactionError(interrupted))
+            chunk.refuse_rest(ClientClosedError(interrupted))
             raise
         finally:
             self._memory.release(chunk.reserved_bytes)

@@ -14,7 +14,15 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.clients.model import TopicDescription
-from millrace.clients.producing.batching import PARTITION, BuiltBatch, Fitted, RefusedRow, build_batches, divide
+from millrace.clients.producing.batching import (
+    PARTITION,
+    BuiltBatch,
+    Fitted,
+    RefusedRow,
+    build_batches,
+    check_row_sizes,
+    divide,
+)
 from millrace.clients.producing.partitioning import Partitioner, StickyPartition, check_choice
 from millrace.config.client import ProducerConfig
 from millrace.records import Compression
@@ -49,6 +57,10 @@ class BatchMaker:
         )
         for partition, part, numbers in parts:
             yield from build_batches(partition, part, numbers, compression=self._compression, max_bytes=self._max_bytes)
+
+    def check_sizes(self, fitted: Fitted) -> None:
+        """Raise ``MessageTooLargeError`` if a row makes a batch above ``max.request.size``."""
+        check_row_sizes(fitted, compression=self._compression, max_bytes=self._max_bytes)
 
     def is_divided(self, fitted: Fitted) -> bool:
         """Return whether adjacent rows may go to different partitions."""

@@ -33,6 +33,8 @@ TOMBSTONE: Final = "__tombstone"
 
 Rows = range | npt.NDArray[np.int64]
 """Row numbers, ascending; a range for consecutive rows, which costs no memory."""
+_PADDING_BYTES: Final = 256
+"""Padding and metadata of a column that one row may need more than another."""
 _FILTERED_PARTITIONS_MAX: Final = 16
 """Up to this number of partitions, one filter per partition is faster than sorting rows."""
 
@@ -321,11 +323,8 @@ def build_batches(
         )
         return
     if part.num_rows == 1:
-        error = MessageTooLargeError(
-            f"a record for {part.topic.name}-{partition} makes a batch of {len(records)} bytes, max.request.size is "
-            f"{max_bytes}: raise it, and the topic's max.message.bytes, or make the record smaller"
-        )
-        yield RefusedRow(error=error, rows=numbers)
+        record = f"a record for {part.topic.name}-{partition}"
+        yield RefusedRow(error=_too_large(record, len(records), max_bytes), rows=numbers)
         return
     half = part.num_rows // 2
     for start, count in ((0, half), (half, part.num_rows - half)):
@@ -333,6 +332,42 @@ def build_batches(
         yield from build_batches(
             partition, part.slice(start, count), rows, compression=compression, max_bytes=max_bytes
         )
+
+
+def check_row_sizes(fitted: Fitted, *, compression: Compression, max_bytes: int) -> None:
+    """Raise ``MessageTooLargeError`` for the first row whose own batch exceeds ``max_bytes``.
+
+    Only rows that are so large in memory are built, because compression may make them small enough.
+    """
+    if not fitted.num_rows:
+        return
+    first = fitted.slice(0, 1)
+    overhead_bytes = len(_build(first, Compression.NONE)) - first.size_bytes
+    # Other rows may need more padding than the first row, and compression may make a row larger.
+    overhead_bytes += _PADDING_BYTES * (fitted.columns.num_columns + len(fitted.beside)) + max_bytes // 128
+    for number, row in _rows_above(fitted, max_bytes - overhead_bytes):
+        size_bytes = len(_build(row, compression))
+        if size_bytes > max_bytes:
+            raise _too_large(f"row {number} for topic {fitted.topic.name}", size_bytes, max_bytes)
+
+
+def _rows_above(part: Fitted, size_bytes: int, first: int = 0) -> Iterator[tuple[int, Fitted]]:
+    """Yield numbers of the rows with more than ``size_bytes`` in memory, and the rows; halves a table to find them."""
+    if part.size_bytes <= size_bytes:
+        return
+    if part.num_rows == 1:
+        yield first, part
+        return
+    half = part.num_rows // 2
+    yield from _rows_above(part.slice(0, half), size_bytes, first)
+    yield from _rows_above(part.slice(half, part.num_rows - half), size_bytes, first + half)
+
+
+def _too_large(record: str, size_bytes: int, max_bytes: int) -> MessageTooLargeError:
+    return MessageTooLargeError(
+        f"{record} makes a batch of {size_bytes} bytes, max.request.size is {max_bytes}: raise it, and the topic's "
+        "max.message.bytes, or make the record smaller"
+    )
 
 
 def _build(part: Fitted, compression: Compression) -> bytes:

@@ -11,6 +11,7 @@ from millrace.clients.model import BatchMetadata, ProducerStatistics, TopicParti
 from millrace.clients.producing.batching import BuiltBatch
 from millrace.clients.producing.wire import ProducerStamp
 from millrace.errors import (
+    AbortableTransactionError,
     AuthorizationError,
     BrokerUnavailableError,
     CorruptBatchError,
@@ -162,6 +163,13 @@ class Counts:
             batches_waiting=batches_waiting,
             buffer_bytes=buffer_bytes,
         )
+
+
+def part_error(error: BaseException, what: str) -> MillraceError:
+    """Return the error of a send that ended, perhaps by an interrupt, after a part of it was accepted."""
+    if isinstance(error, MillraceError):
+        return error
+    return AbortableTransactionError(f"the send of {what} ended after a part of it was accepted: {error!r}")
 
 
 def partition_error(partition: TopicPartition, error: pb.Error) -> MillraceError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from millrace.clients.connections import Connections
@@ -12,7 +12,7 @@ from millrace.clients.producing.batching import BuiltBatch, Fitted, RefusedRow
 from millrace.clients.producing.futures import Outcomes, ValueFuture
 from millrace.clients.producing.interceptors import Interceptors
 from millrace.clients.producing.memory import BufferMemory
-from millrace.clients.producing.outgoing import Completion
+from millrace.clients.producing.outgoing import Completion, part_error
 from millrace.clients.producing.sender import Sender
 from millrace.config.client import ProducerConfig
 from millrace.errors import BufferExhaustedError, MillraceError
@@ -22,7 +22,10 @@ _DIVIDED_BYTES_MAX: Final = 32 * 2**20
 
 
 class TableSender:
-    """Sender of fitted tables. Thread safe."""
+    """Sender of fitted tables. Thread safe.
+
+    ``on_part_refused`` is called with the error of a table of which a part was accepted, before ``send`` raises.
+    """
 
     def __init__(
         self,
@@ -33,6 +36,8 @@ class TableSender:
         maker: BatchMaker,
         sender: Sender,
         interceptors: Interceptors,
+        *,
+        on_part_refused: Callable[[MillraceError], None],
     ) -> None:
         self._config = config
         self._connections = connections
@@ -41,16 +46,25 @@ class TableSender:
         self._maker = maker
         self._sender = sender
         self._interceptors = interceptors
+        self._on_part_refused = on_part_refused
 
     def send(self, fitted: Fitted) -> ValueFuture[list[BatchMetadata]]:
-        """Build batches and queue them, waiting for memory; an error is raised and also set on the future."""
+        """Build batches and queue them, waiting for memory; an error is raised and also set on the future.
+
+        Rows that are too large are found before the first batch is queued.
+        """
+        fitted = self._maker.choose(fitted)
+        self._maker.check_sizes(fitted)
         sending = _TableSend(self._condition, self._memory, self._interceptors)
         try:
-            for chunk in self._chunks(self._maker.choose(fitted)):
+            for chunk in self._chunks(fitted):
                 for batch in self._maker.batches(chunk, number_rows=False):
                     self._send_batch(fitted.topic.name, batch, sending)
         except BaseException as error:
-            sending.seal(error if isinstance(error, MillraceError) else None)
+            failure = part_error(error, f"a table to {fitted.topic.name}")
+            if sending.has_batches:
+                self._on_part_refused(failure)
+            sending.seal(failure)
             raise
         sending.seal()
         return sending.future
@@ -97,6 +111,11 @@ class _TableSend:
         self._interceptors = interceptors
         self._results: list[BatchMetadata | None] = []
         self._left = 1  # the table itself, until sealed
+
+    @property
+    def has_batches(self) -> bool:
+        """Whether any batch of the table was accepted."""
+        return bool(self._results)
 
     def completion(self, batch: BuiltBatch) -> Completion:
         """Return the completion callback of a batch, whose place among the results is taken now."""

@@ -34,6 +34,9 @@ from millrace.errors import (
     MillraceError,
     ProducerFencedError,
     RequestTimedOutError,
+    SchemaMismatchError,
+    TopicAuthorizationError,
+    TransactionAbortedError,
     UnknownMemberError,
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
@@ -63,6 +66,8 @@ _FATAL: Final = (
     UsageError,
 )
 """Errors of a coordinator after which a producer is unusable."""
+_WRONG_CALLS: Final = (SchemaMismatchError, UsageError)
+"""Errors of sends that Kafka's producer throws before it changes the transaction (its ``SerializationException``)."""
 _LEFT_GROUP: Final = (FencedInstanceIdError, IllegalGenerationError, UnknownMemberError)
 
 
@@ -301,8 +306,19 @@ class Transactions:
         """Record that a batch of the transaction is lost, or that records could not become a batch."""
         if isinstance(error, (ProducerFencedError, InvalidProducerIdMappingError, AuthorizationError)):
             self._break(error)
-        elif not isinstance(error, ClientClosedError):
+        elif not isinstance(error, (ClientClosedError, TransactionAbortedError)):
             self.part_failed(error)
+
+    def send_refused(self, error: MillraceError) -> None:
+        """Record that a send was refused as a whole, before any of its records was accepted.
+
+        As in Kafka's producer, the transaction then fails, unless the records or the call were wrong: their caller
+        gets the error, and can send other records.
+        """
+        if isinstance(error, TopicAuthorizationError):
+            self.part_failed(error)
+        elif not isinstance(error, _WRONG_CALLS):
+            self.batch_failed(error)
 
     def part_failed(self, error: MillraceError) -> None:
         """Record that the transaction can only be aborted."""

@@ -1,5 +1,6 @@
 """Tests of tables as batches: no record is lost, keys decide, and order and sizes are kept."""
 
+import random
 import uuid
 from collections import defaultdict
 from typing import Any
@@ -10,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.clients.model import PartitionInfo, TopicDescription
-from millrace.clients.producing.batching import BuiltBatch, RefusedRow, build_batches, divide, fit_table
+from millrace.clients.producing.batching import (
+    BuiltBatch,
+    RefusedRow,
+    build_batches,
+    check_row_sizes,
+    divide,
+    fit_table,
+)
 from millrace.clients.producing.partitioner import partition_for_key
 from millrace.clients.producing.partitioning import StickyPartition
 from millrace.clients.producing.wire import stamped_parts
@@ -157,3 +165,37 @@ def test_partitions_that_are_not_there() -> None:
     for options in ({"partition": 2}, {"partition": [0, 2]}, {"partition": [0, -3]}):
         with pytest.raises(UnknownTopicOrPartitionError, match="no partition"):
             fit_table(_topic(2), pa.table({"value": [b"x", b"y"]}), now_ms=1, **options)
+
+
+@given(
+    st.lists(st.tuples(st.none() | st.integers(0, 400), st.integers(0, 300)), min_size=1, max_size=30),
+    st.integers(200, 1500),
+    st.booleans(),
+)
+def test_the_first_row_that_no_batch_can_hold_is_found(
+    sizes: list[tuple[int | None, int]], max_bytes: int, is_compressed: bool
+) -> None:
+    compression = Compression.LZ4 if is_compressed else Compression.NONE
+    noise = random.Random(7).randbytes(400)
+    topic = _topic(1, "id INT, name STRING, tags ARRAY<STRING>, raw BINARY")
+    rows = [
+        {
+            "id": number,
+            "name": None if name is None else "n" * name,
+            "tags": None if name is None else ["t" * (name // 3)] * 2,
+            "raw": noise[:raw],
+        }
+        for number, (name, raw) in enumerate(sizes)
+    ]
+    fitted = fit_table(topic, pa.Table.from_pylist(rows, schema=topic.schema), now_ms=1)
+    refused = []
+    for row in range(fitted.num_rows):
+        built = build_batches(
+            0, fitted.slice(row, 1), range(row, row + 1), compression=compression, max_bytes=max_bytes
+        )
+        refused += [number for batch in built if isinstance(batch, RefusedRow) for number in batch.rows or ()]
+    if not refused:
+        check_row_sizes(fitted, compression=compression, max_bytes=max_bytes)
+        return
+    with pytest.raises(MessageTooLargeError, match=rf"^row {refused[0]} for topic t makes"):
+        check_row_sizes(fitted, compression=compression, max_bytes=max_bytes)
