@@ -1,5 +1,6 @@
 """Tests of broken connections and broker restarts: no loss, no duplicate, no reordering."""
 
+import asyncio
 import contextlib
 import random
 import select
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from millrace.clients import Admin, Consumer, Producer
+from millrace.clients.aio import AsyncProducer
 from millrace.errors import (
     AbortableTransactionError,
     BrokerUnavailableError,
@@ -213,6 +215,51 @@ def test_an_outage_longer_than_a_look_up_loses_no_accepted_record(proxied_broker
                 producer.flush(0)
         proxy.target = proxied_broker
         assert [future.result(STALL_S).offset for future in futures] == [1, 2, 3]
+
+
+def test_an_outage_refuses_no_record_of_a_known_topic(proxied_broker: EmbeddedBroker, proxy: Proxy) -> None:
+    with Admin(_config(proxy)) as admin:
+        admin.create_topic("known", partitions=2)
+        admin.create_topic("known-typed", partitions=2, schema="id INT")
+    limits = {"socket_connection_setup_timeout_ms": 200, "metadata_max_age_ms": 1}
+    with Producer(_config(proxy, **limits)) as producer:
+        for number in (0, 1):
+            producer.send("known", b"before", partition=number).result(STALL_S)
+        producer.send("known-typed", {"id": 0}, partition=0).result(STALL_S)
+        proxy.target = None
+        proxy.cut_all()
+        futures = [
+            producer.send("known", b"1", partition=0),
+            producer.send("known", b"2", partition=0, key=b"key"),
+            producer.send("known", b"3", partition=0, headers={"name": b"value"}),
+            producer.send("known", b"4", partition=0, timestamp_ms=7),
+            producer.send("known-typed", {"id": 1}, partition=0, headers={"name": b"value"}),
+        ]
+        batch = producer.send_batch("known", [b"5", b"6"], partition=0)
+        table = producer.send_table("known", {"value": [b"7", b"8"]}, partition=0)
+        with pytest.raises(BrokerUnavailableError):
+            producer.send("unknown", b"x")
+        proxy.target = proxied_broker
+        assert [future.result(STALL_S).offset for future in futures] == [1, 2, 3, 4, 1]
+        assert [place.offset for place in batch.result(STALL_S)] == [5, 6]
+        assert [(place.base_offset, place.num_records) for place in table.result(STALL_S)] == [(7, 2)]
+
+
+def test_an_outage_refuses_no_record_of_an_asyncio_producer(proxied_broker: EmbeddedBroker, proxy: Proxy) -> None:
+    with Admin(_config(proxy)) as admin:
+        admin.create_topic("known", partitions=1)
+
+    async def work() -> None:
+        limits = {"socket_connection_setup_timeout_ms": 200, "metadata_max_age_ms": 1}
+        async with AsyncProducer(_config(proxy, **limits)) as producer:
+            await producer.send_and_wait("known", b"before")
+            proxy.target = None
+            proxy.cut_all()
+            futures = [await producer.send("known", b"x", headers={"name": b"value"}, partition=0) for _ in range(2)]
+            proxy.target = proxied_broker
+            assert [(await future).offset for future in futures] == [1, 2]
+
+    asyncio.run(asyncio.wait_for(work(), STALL_S))
 
 
 def test_reading_a_range_continues_after_a_cut(proxied_broker: EmbeddedBroker, proxy: Proxy) -> None:

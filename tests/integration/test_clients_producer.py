@@ -175,6 +175,17 @@ def test_columns_added_meanwhile_are_noticed(admin: Admin, producer: Producer, m
     assert table.select(["id", "name"]).to_pylist() == [{"id": 1, "name": None}, {"id": 2, "name": "two"}]
 
 
+def test_a_column_that_was_widened_is_noticed_when_the_metadata_is_old(
+    admin: Admin, module_broker: EmbeddedBroker
+) -> None:
+    admin.create_topic("widened", partitions=1, schema="id INT", configs={"schema.compatibility": "BACKWARD"})
+    with Producer({"bootstrap.servers": module_broker.bootstrap_servers, "metadata.max.age.ms": 1}) as producer:
+        producer.send_table("widened", {"id": [1]}).result(STALL_S)
+        admin.evolve_schema("widened", "id BIGINT")
+        producer.send_table("widened", {"id": [2**40]}).result(STALL_S)
+    assert _read(module_broker, "widened", 2).column("id").to_pylist() == [1, 2**40]
+
+
 def test_too_large_records(admin: Admin, module_broker: EmbeddedBroker) -> None:
     admin.create_topic("large", partitions=1, configs={"max.message.bytes": 2000})
     config = {"bootstrap.servers": module_broker.bootstrap_servers, "max.request.size": 5000, "batch.size": 1000}

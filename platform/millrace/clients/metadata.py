@@ -37,6 +37,7 @@ class MetadataCache:
         self._may_create = may_create
         self._lock = threading.Lock()
         self._topics: dict[str, tuple[float, TopicDescription]] = {}
+        self._last_described: dict[str, TopicDescription] = {}
         self._addresses: dict[int, str] = {}
         self._last_heard: dict[tuple[uuid.UUID, int], PartitionInfo] = {}
 
@@ -67,6 +68,13 @@ class MetadataCache:
             return None
         return known[1]
 
+    def last_known(self, name: str) -> TopicDescription | None:
+        """Return a topic as a broker described it last, also if its leaders are out of date; ``None`` if never.
+
+        A topic that a broker did not know at the last request is not returned.
+        """
+        return self._last_described.get(name)
+
     def fetch(self, names: Sequence[str] = (), timeout_ms: int | None = None) -> list[TopicDescription]:
         """Fetch topics again, all of them without ``names``; raises the first topic's error."""
         response = self._request(names, timeout_ms)
@@ -74,6 +82,7 @@ class MetadataCache:
         for topic in response.topics:
             if topic.error.code == UnknownTopicOrPartitionError.code:
                 self.forget(topic.name)
+                self._last_described.pop(topic.name, None)
                 remedy = f"create it first (millrace topics create {topic.name})"
                 if self._may_create:
                     remedy = f"auto.create.topics.enable is off at the broker: {remedy}, or turn it on"
@@ -83,6 +92,7 @@ class MetadataCache:
         now = time.monotonic()
         with self._lock:
             self._topics.update((topic.name, (now, topic)) for topic in topics)
+            self._last_described.update((topic.name, topic) for topic in topics)
         return topics
 
     def _as_last_heard(self, topic: TopicDescription) -> TopicDescription:

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
@@ -43,6 +44,7 @@ from millrace.errors import (
     ClientClosedError,
     MillraceError,
     RequestTimedOutError,
+    SchemaMismatchError,
     UnknownTopicOrPartitionError,
     UsageError,
 )
@@ -169,7 +171,7 @@ class Producer(TransactionCalls):
             buffer = self._records.buffer(self._topic(record.topic))
             partition = self._place(record)
             if not buffer.is_opaque and isinstance(record.value, Mapping) and not buffer.has_columns(record.value):
-                buffer.use(self._metadata.topic(record.topic, fresh=True))  # columns may have been added
+                buffer.use(self._look_up_again(record.topic))  # columns may have been added
         except MillraceError as error:
             self._note_refused_send(error)
             raise
@@ -219,6 +221,8 @@ class Producer(TransactionCalls):
                 description, records, self._condition, partition=partition, place=self._place, chunk_bytes=limit_bytes
             )
         except MillraceError as error:
+            if isinstance(error, SchemaMismatchError):
+                self._sender.look_up(topic)  # the schema may have evolved: the next call finds the present one
             self._note_refused_send(error)
             raise
         future = ManyFuture(chunks, self._condition)
@@ -285,22 +289,30 @@ class Producer(TransactionCalls):
         description = self._topic(topic)
         if description.schema is not None and not set(rows.column_names) <= set(description.schema.names):
             # The schema may have evolved.
-            description = self._metadata.topic(topic, fresh=True)
+            description = self._look_up_again(topic)
         self._records.drain(topic)
-        now_ms = time.time_ns() // 1_000_000
+        fit = partial(
+            fit_table, table=rows, now_ms=time.time_ns() // 1_000_000, timestamps=timestamps, partition=partition
+        )
         try:
-            return fit_table(description, rows, now_ms=now_ms, timestamps=timestamps, partition=partition)
-        except UnknownTopicOrPartitionError:  # the partition may have been added
-            description = self._metadata.topic(topic, fresh=True)
-            return fit_table(description, rows, now_ms=now_ms, timestamps=timestamps, partition=partition)
+            return fit(description)
+        except UnknownTopicOrPartitionError:
+            pass  # the partition may have been added
+        except SchemaMismatchError:
+            if self._metadata.known(topic) is not None:
+                raise
+        return fit(self._look_up_again(topic))
 
     # --- topics --------------------------------------------------------------------------------------------------
 
     def _topic(self, name: str) -> TopicDescription:
+        """Describe a topic for a send. The last known description is enough, also while no broker answers, because
+        the sender looks up the leaders.
+        """
         self._connections.check_open()
-        known = self._metadata.known(name)
-        if known is not None:
-            return known
+        return self._metadata.last_known(name) or self._look_up(name)
+
+    def _look_up(self, name: str) -> TopicDescription:
         if not self._config.max_block_ms:
             self._sender.look_up(name)
             raise RequestTimedOutError(
@@ -315,17 +327,21 @@ class Producer(TransactionCalls):
         """
         topic = self._topic(name)
         if not 0 <= partition < topic.num_partitions:
-            topic = self._metadata.topic(name, fresh=True, timeout_ms=max(self._config.max_block_ms, 1))
+            topic = self._look_up_again(name)
             check_partition(topic, partition)
         return topic
 
+    def _look_up_again(self, name: str) -> TopicDescription:
+        return self._metadata.topic(name, fresh=True, timeout_ms=max(self._config.max_block_ms, 1))
+
     def describe_topic(self, topic: str) -> TopicDescription:
         """Describe a topic as this producer knows it; raises ``UnknownTopicOrPartitionError``."""
-        return self._topic(topic)
+        self._connections.check_open()
+        return self._metadata.known(topic) or self._look_up(topic)
 
     def partitions_for(self, topic: str) -> int:
         """Return the number of partitions of a topic."""
-        return self._topic(topic).num_partitions
+        return self.describe_topic(topic).num_partitions
 
     # --- state -----------------------------------------------------------------------------------------------------
 

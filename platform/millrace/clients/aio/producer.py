@@ -223,7 +223,7 @@ class _Core(Producer):
 
     def is_known(self, topic: str, partition: int | None) -> bool:
         """Return whether a record can be accepted without a topic lookup."""
-        known = self._metadata.known(topic)
+        known = self._metadata.last_known(topic)
         return known is not None and (partition is None or 0 <= partition < known.num_partitions)
 
     def find(self, topic: str, partition: int | None) -> None:
