@@ -13,7 +13,7 @@ from millrace.clients.cluster_operations import ClusterOperations
 from millrace.clients.connections import Connections, backoff_s
 from millrace.clients.epoch_ends import epoch_ends
 from millrace.clients.groups.operations import GroupOperations
-from millrace.clients.leaders import MOVED, ask_leaders, await_leader_epochs
+from millrace.clients.leaders import MOVED, LeaderCall, ask_leaders, await_leader_epochs
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.model import (
     ClusterDescription,
@@ -346,16 +346,13 @@ class Admin(
             split_bytes=split_bytes,
             isolation_level=isolation_number(isolation_level),
         )
-        timeout_ms = self._config.request_timeout_ms
-
-        def ask(address: str, partitions: list[TopicPartition]) -> dict[TopicPartition, LocatedRange]:
-            answer = self._connections.once(
-                lambda stub: stub.LocateRange, request, address=address, timeout_ms=timeout_ms
-            )
-            return dict.fromkeys(partitions, located_range(answer))
-
         wanted = TopicPartition(topic, partition)
-        located = ask_leaders(self._connections, self._metadata, [wanted], ask)[wanted]
+        call = LeaderCall(
+            lambda stub: stub.LocateRange,
+            lambda partitions: request,
+            lambda response, partitions: {wanted: located_range(response)},
+        )
+        located = ask_leaders(self._connections, self._metadata, [wanted], call)[wanted]
         if isinstance(located, MillraceError):
             raise located
         return located

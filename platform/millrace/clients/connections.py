@@ -46,6 +46,23 @@ def forked_client_error() -> UsageError:
     )
 
 
+class Notice:
+    """Wait of one thread for the ends of several calls: ``give`` is their ``on_done``."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+
+    def give(self, response: object, error: MillraceError | None) -> None:
+        """Wake the waiting thread."""
+        with self._condition:
+            self._condition.notify_all()
+
+    def wait(self, is_over: Callable[[], bool], timeout_s: float | None) -> None:
+        """Wait until the ends of calls have made ``is_over`` true, or for ``timeout_s``."""
+        with self._condition:
+            self._condition.wait_for(is_over, timeout_s)
+
+
 class Connections:
     """Connections of one client to the brokers. Thread safe.
 
@@ -171,6 +188,10 @@ class Connections:
         pending: PendingCall[Response] = PendingCall(on_done)
         self._links.to(address).begin(call, request, timeout_s, pending, cancellable=cancellable)
         return pending
+
+    def notice(self) -> Notice:
+        """Return a notice with which the current thread waits for calls that it begins."""
+        return Notice()
 
     @property
     def helper(self) -> Helper:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from millrace.clients.connections import Connections
-from millrace.clients.leaders import ask_leaders
+from millrace.clients.leaders import LeaderCall, ask_leaders
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.model import TopicPartition
 from millrace.errors import MillraceError
@@ -18,19 +18,16 @@ def epoch_ends(
 ) -> dict[TopicPartition, int | None]:
     """Ask the leader of each partition where a leader epoch ends; raises the first partition's error."""
 
-    def ask(address: str, partitions: list[TopicPartition]) -> dict[TopicPartition, int | MillraceError | None]:
+    def request(partitions: Sequence[TopicPartition]) -> pb.OffsetForLeaderEpochRequest:
         topics: dict[str, pb.OffsetForLeaderEpochRequest.TopicEpochs] = {}
         for partition in partitions:
             topic = topics.setdefault(partition.topic, pb.OffsetForLeaderEpochRequest.TopicEpochs(name=partition.topic))
             topic.partitions.add(partition=partition.partition, current_leader_epoch=-1, leader_epoch=wanted[partition])
-        request = pb.OffsetForLeaderEpochRequest(replica_id=-1, topics=topics.values())
-        timeout_ms = connections.config.request_timeout_ms
-        return _ends(
-            connections.once(lambda stub: stub.OffsetForLeaderEpoch, request, address=address, timeout_ms=timeout_ms)
-        )
+        return pb.OffsetForLeaderEpochRequest(replica_id=-1, topics=topics.values())
 
+    call = LeaderCall(lambda stub: stub.OffsetForLeaderEpoch, request, lambda response, partitions: _ends(response))
     found: dict[TopicPartition, int | None] = {}
-    for partition, answer in ask_leaders(connections, metadata, wanted, ask).items():
+    for partition, answer in ask_leaders(connections, metadata, wanted, call).items():
         if isinstance(answer, MillraceError):
             raise answer
         found[partition] = answer

@@ -1,15 +1,18 @@
-"""Calls to partition leaders, one per broker, with retries after leader changes."""
+"""Calls to partition leaders, to all brokers at the same time, with retries after leader changes."""
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Generic, TypeVar
 
 from millrace.clients.connections import Connections, backoff_s
 from millrace.clients.metadata import MetadataCache, check_partition
 from millrace.clients.model import TopicPartition
+from millrace.clients.transport import Method, PendingCall, unary
 from millrace.errors import (
     BrokerUnavailableError,
     FencedLeaderEpochError,
@@ -21,6 +24,8 @@ from millrace.errors import (
     UnknownTopicOrPartitionError,
 )
 
+Request = TypeVar("Request")
+Response = TypeVar("Response")
 Answer = TypeVar("Answer")
 
 MOVED: Final = (
@@ -34,35 +39,159 @@ MOVED: Final = (
 """Errors that show a past or imminent leader change of the partition."""
 
 
+@dataclass(frozen=True, slots=True)
+class LeaderCall(Generic[Request, Response, Answer]):
+    """Call that each leader gets with its partitions, and the answers in its response.
+
+    The request of a partition may be sent twice.
+    """
+
+    method: Method[Request, Response]
+    request: Callable[[Sequence[TopicPartition]], Request]
+    answers: Callable[[Response, Sequence[TopicPartition]], Mapping[TopicPartition, Answer | MillraceError]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """Partitions to ask for at a time, after some attempts."""
+
+    partitions: Sequence[TopicPartition]
+    at: float
+    attempts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked(Generic[Response]):
+    """Partitions that one leader was asked for."""
+
+    partitions: Sequence[TopicPartition]
+    attempts: int
+    pending: PendingCall[Response]
+
+
 def ask_leaders(
     connections: Connections,
     metadata: MetadataCache,
     partitions: Iterable[TopicPartition],
-    ask: Callable[[str, list[TopicPartition]], Mapping[TopicPartition, Answer | MillraceError]],
+    call: LeaderCall[Request, Response, Answer],
     *,
+    timeout_ms: int | None = None,
     once_ms: int | None = None,
 ) -> dict[TopicPartition, Answer | MillraceError]:
-    """Call ``ask`` with the address of each leader and its partitions; returns its result for each partition.
+    """Make a call to each leader with its partitions; returns the answer or error of each partition.
 
-    Transient errors are retried up to ``default.api.timeout.ms``, so the request of ``ask`` may be sent twice. With
-    ``once_ms`` they are not retried, and a leader lookup may take that time. Raises permanent errors of ``ask``, and
-    errors of the leader lookup.
+    All leaders are asked at the same time, so that one that does not answer delays no other. A call may take
+    ``timeout_ms`` (``request.timeout.ms``). Transient errors are retried up to ``default.api.timeout.ms``. With
+    ``once_ms`` they are not retried, and a call or leader lookup may take that time. Raises permanent errors of calls,
+    and errors of the leader lookup.
     """
-    limit_ms = connections.config.default_api_timeout_ms if once_ms is None else 0
-    deadline = time.monotonic() + limit_ms / 1000
-    answers: dict[TopicPartition, Answer | MillraceError] = {}
-    pending, attempt = list(partitions), 0
-    while pending:
-        found = _ask_once(metadata, pending, ask, once_ms)
-        answers.update(found)
+    asking = _Asking(connections, metadata, call, timeout_ms, once_ms)
+    try:
+        return asking.run(list(partitions))
+    finally:
+        asking.cancel()
+
+
+class _Asking(Generic[Request, Response, Answer]):
+    """Calls to leaders in flight, and the answers so far."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        metadata: MetadataCache,
+        call: LeaderCall[Request, Response, Answer],
+        timeout_ms: int | None,
+        once_ms: int | None,
+    ) -> None:
+        self._connections = connections
+        self._metadata = metadata
+        self._call = call
+        self._once_ms = once_ms
+        config = connections.config
+        self._timeout_s = min(timeout_ms or config.request_timeout_ms, config.request_timeout_ms) / 1000
+        limit_ms = config.default_api_timeout_ms if once_ms is None else once_ms
+        self._deadline = time.monotonic() + limit_ms / 1000
+        self._notice = connections.notice()
+        self._due: list[_Due] = []
+        self._asked: list[_Asked[Response]] = []
+        self._answers: dict[TopicPartition, Answer | MillraceError] = {}
+
+    def run(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Answer | MillraceError]:
+        """Ask until each partition has an answer or a final error."""
+        self._due = [_Due(partitions, time.monotonic())] if partitions else []
+        while self._due or self._asked:
+            now = time.monotonic()
+            ready = [each for each in self._due if each.at <= now]
+            self._due = [each for each in self._due if each.at > now]
+            for due in ready:
+                self._ask(due, may_wait=len(ready) == 1)
+            done = [each for each in self._asked if each.pending.is_done]
+            self._asked = [each for each in self._asked if each not in done]
+            for asked in done:
+                self._take(asked.partitions, asked.attempts, asked.pending.result)
+            if not ready and not done:
+                self._wait(min((each.at for each in self._due), default=None))
+        return self._answers
+
+    def cancel(self) -> None:
+        """Cancel the calls in flight."""
+        for each in self._asked:
+            each.pending.cancel()
+
+    def _ask(self, due: _Due, *, may_wait: bool) -> None:
+        by_address: dict[str, list[TopicPartition]] = defaultdict(list)
+        failed: dict[TopicPartition, Answer | MillraceError] = {}
+        for partition in due.partitions:
+            try:
+                by_address[self._metadata.leader_address(partition, self._once_ms)].append(partition)
+            except LeaderNotAvailableError as error:
+                failed[partition] = error
+        is_alone = may_wait and len(by_address) == 1 and not (failed or self._due or self._asked)
+        for address, its in by_address.items():
+            request = self._call.request(its)
+            # The deadline of a later attempt may have passed during the look-up.
+            timeout_s = max(min(self._timeout_s, self._deadline - time.monotonic()), 0.001)
+            if is_alone:  # a call without another thread is faster
+                once = partial(self._connections.once, self._call.method, request, address=address)
+                self._take(its, due.attempts, partial(once, timeout_ms=max(int(timeout_s * 1000), 1)))
+                continue
+            pending = self._connections.begin(
+                unary(self._call.method),
+                request,
+                address=address,
+                timeout_s=timeout_s,
+                on_done=self._notice.give,
+                cancellable=True,
+            )
+            self._asked.append(_Asked(its, due.attempts, pending))
+        self._note(failed, due.attempts)
+
+    def _take(self, partitions: Sequence[TopicPartition], attempts: int, result: Callable[[], Response]) -> None:
+        found: Mapping[TopicPartition, Answer | MillraceError]
+        try:
+            found = self._call.answers(result(), partitions)
+        except MillraceError as error:
+            if not may_pass(error):
+                raise
+            found = dict.fromkeys(partitions, error)
+        self._note(found, attempts)
+
+    def _note(self, found: Mapping[TopicPartition, Answer | MillraceError], attempts: int) -> None:
+        """Keep the answers, and ask again after transient errors, unless the time is over."""
+        self._answers.update(found)
         again = [each for each, answer in found.items() if may_pass(answer)]
-        metadata.forget({each.topic for each in again})
-        wait_s = backoff_s(connections.config, attempt)
-        if not again or time.monotonic() + wait_s > deadline:
-            break
-        connections.wait(wait_s)
-        pending, attempt = again, attempt + 1
-    return answers
+        self._metadata.forget({each.topic for each in again})
+        at = time.monotonic() + backoff_s(self._connections.config, attempts)
+        if again and self._once_ms is None and at <= self._deadline:
+            self._due.append(_Due(again, at, attempts + 1))
+
+    def _wait(self, until: float | None) -> None:
+        """Wait for the next answer, or for the next attempt."""
+        if not self._asked and until is not None:
+            self._connections.wait(max(until - time.monotonic(), 0))
+            return
+        left_s = None if until is None else max(until - time.monotonic(), 0)
+        self._notice.wait(lambda: any(each.pending.is_done for each in self._asked), left_s)
 
 
 def await_leader_epochs(
@@ -90,29 +219,6 @@ def _known_epoch(metadata: MetadataCache, partition: TopicPartition) -> int:
     topic = metadata.topic(partition.topic)
     check_partition(topic, partition.partition)
     return topic.partitions[partition.partition].leader_epoch
-
-
-def _ask_once(
-    metadata: MetadataCache,
-    partitions: list[TopicPartition],
-    ask: Callable[[str, list[TopicPartition]], Mapping[TopicPartition, Answer | MillraceError]],
-    timeout_ms: int | None,
-) -> dict[TopicPartition, Answer | MillraceError]:
-    found: dict[TopicPartition, Answer | MillraceError] = {}
-    by_address: dict[str, list[TopicPartition]] = defaultdict(list)
-    for partition in partitions:
-        try:
-            by_address[metadata.leader_address(partition, timeout_ms)].append(partition)
-        except LeaderNotAvailableError as error:
-            found[partition] = error
-    for address, its in by_address.items():
-        try:
-            found.update(ask(address, its))
-        except MillraceError as error:
-            if not may_pass(error):
-                raise
-            found.update(dict.fromkeys(its, error))
-    return found
 
 
 def may_pass(answer: object) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
 from millrace.clients.connections import Connections
-from millrace.clients.leaders import ask_leaders
+from millrace.clients.leaders import LeaderCall, ask_leaders
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.model import OffsetAndTimestamp, TopicPartition
 from millrace.config.client import Isolation
@@ -80,19 +80,15 @@ def ask_offsets(
     times = {TopicPartition(*partition): wire_time(when) for partition, when in wanted.items()}
     level = isolation_number(isolation_level)
 
-    def ask(address: str, partitions: list[TopicPartition]) -> dict[TopicPartition, OffsetAndTimestamp | MillraceError]:
+    def request(partitions: Sequence[TopicPartition]) -> pb.ListOffsetsRequest:
         topics: dict[str, pb.ListOffsetsRequest.TopicTimes] = {}
         for partition in partitions:
             topic = topics.setdefault(partition.topic, pb.ListOffsetsRequest.TopicTimes(name=partition.topic))
             topic.partitions.add(partition=partition.partition, timestamp=times[partition])
-        request = pb.ListOffsetsRequest(isolation_level=level, topics=topics.values())
-        request_ms = connections.config.request_timeout_ms
-        timeout_ms = request_ms if once_ms is None else min(request_ms, once_ms)
-        return _offsets(
-            connections.once(lambda stub: stub.ListOffsets, request, address=address, timeout_ms=timeout_ms)
-        )
+        return pb.ListOffsetsRequest(isolation_level=level, topics=topics.values())
 
-    return ask_leaders(connections, metadata, times, ask, once_ms=once_ms)
+    call = LeaderCall(lambda stub: stub.ListOffsets, request, lambda response, partitions: _offsets(response))
+    return ask_leaders(connections, metadata, times, call, once_ms=once_ms)
 
 
 def _offsets(response: pb.ListOffsetsResponse) -> dict[TopicPartition, OffsetAndTimestamp | MillraceError]:

@@ -3,11 +3,36 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Final
 
-from millrace.clients.connections import Connections, Request, Response
+from millrace.clients.connections import Connections, Notice, Request, Response
 from millrace.clients.consuming.signal import Signal
 from millrace.clients.transport import UnaryCall
 from millrace.config.client import ClientConfig
+from millrace.errors import MillraceError
+
+_LONG_S: Final = float("inf")
+
+
+class _InterruptibleNotice(Notice):
+    """Wait of a consumer's caller for the ends of calls, which raises ``WakeupError``."""
+
+    def __init__(self, signal: Signal) -> None:
+        super().__init__()
+        self._signal = signal
+
+    def give(self, response: object, error: MillraceError | None) -> None:
+        """Notify the caller."""
+        self._signal.ring()
+
+    def wait(self, is_over: Callable[[], bool], timeout_s: float | None) -> None:
+        """Wait as ``Notice`` does. Raises ``WakeupError``."""
+        deadline = _LONG_S if timeout_s is None else time.monotonic() + timeout_s
+        while not is_over() and (left_s := deadline - time.monotonic()) > 0:
+            serial = self._signal.serial
+            if not is_over():
+                self._signal.wait(serial, left_s)
 
 
 class ConsumerConnections(Connections):
@@ -21,23 +46,18 @@ class ConsumerConnections(Connections):
     def _send(self, call: UnaryCall[Request, Response], request: Request, target: str, timeout_s: float) -> Response:
         if not self._signal.is_mine:
             return super()._send(call, request, target, timeout_s)
-        pending = self.begin(
-            call,
-            request,
-            address=target,
-            timeout_s=timeout_s,
-            on_done=lambda response, error: self._signal.ring(),
-            cancellable=True,
-        )
+        notice = self.notice()
+        pending = self.begin(call, request, address=target, timeout_s=timeout_s, on_done=notice.give, cancellable=True)
         try:
-            while not pending.is_done:
-                serial = self._signal.serial
-                if not pending.is_done:
-                    self._signal.wait(serial, timeout_s)
+            notice.wait(lambda: pending.is_done, None)
         except BaseException:
             pending.cancel()
             raise
         return pending.result()
+
+    def notice(self) -> Notice:
+        """Return a notice whose wait ends at a wake-up, in the caller's thread."""
+        return _InterruptibleNotice(self._signal) if self._signal.is_mine else super().notice()
 
     def wait(self, seconds: float) -> None:
         """Wait before a retry; raises ``ClientClosedError`` if closed meanwhile, ``WakeupError``."""
