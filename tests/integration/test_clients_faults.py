@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.clients import Admin, Consumer, Producer
+from millrace.clients import Admin, Consumer, Producer, ShareConsumer
 from millrace.clients.aio import AsyncProducer
 from millrace.errors import (
     AbortableTransactionError,
@@ -358,6 +358,33 @@ def test_closing_without_waiting_ends_a_look_up(proxied_broker: EmbeddedBroker, 
     closing.join(STALL_S)
     assert not closing.is_alive()
     assert isinstance(future.exception(STALL_S), ClientClosedError)
+
+
+@pytest.mark.parametrize("hangs", ["the acknowledgement", "the heartbeat"])
+def test_a_share_consumer_closes_in_time_although_the_broker_hangs(
+    proxied_broker: EmbeddedBroker, proxy: Proxy, hangs: str
+) -> None:
+    with Admin(_config(proxy)) as admin, Producer(_config(proxy)) as producer:
+        admin.create_topic("shared", partitions=1)
+        admin.alter_configs("sharers", {"share.auto.offset.reset": "earliest"}, resource="group")
+        producer.send("shared", b"x").result(STALL_S)
+    timeouts = dict.fromkeys(("request_timeout_ms", "default_api_timeout_ms"), AN_HOUR_MS)
+    consumer = ShareConsumer(_config(proxy, group_id="sharers", **timeouts))
+    consumer.subscribe("shared")
+    eventually(lambda: list(consumer.poll(200)), "a record")
+    if hangs == "the heartbeat":
+        eventually(consumer.commit)
+        proxy.swallow_answers = True
+        consumer.subscribe(["shared", "another"])  # this sends a heartbeat at once
+    proxy.swallow_answers = True
+    closed = threading.Event()
+
+    def close() -> None:
+        consumer.close(timeout_ms=300)
+        closed.set()
+
+    threading.Thread(target=close, daemon=True).start()
+    assert closed.wait(STALL_S)
 
 
 def test_transactions_are_whole_through_lost_answers(proxied_broker: EmbeddedBroker, proxy: Proxy) -> None:

@@ -38,6 +38,11 @@ def backoff_s(config: ClientConfig, attempt: int) -> float:
     return wait_ms / 1000 * random.uniform(0.8, 1.2)
 
 
+def ms_until(deadline: float) -> int:
+    """Return the milliseconds until a time of ``time.monotonic``, at least 1, as calls take them."""
+    return max(int((deadline - time.monotonic()) * 1000), 1)
+
+
 def forked_client_error() -> UsageError:
     """Return the error of a client that is used in a process forked from its own."""
     return UsageError(

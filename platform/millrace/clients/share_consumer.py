@@ -206,8 +206,10 @@ class ShareConsumer:
             self._put_aside_what_was_said()
             return self._tell()
 
-    def _tell(self) -> dict[TopicPartition, MillraceError | None]:
-        outcome = self._fetcher.acknowledge(self._member.member_id, self._to_tell) if self._to_tell else {}
+    def _tell(self, timeout_s: float | None = None) -> dict[TopicPartition, MillraceError | None]:
+        outcome: dict[TopicPartition, MillraceError | None] = {}
+        if self._to_tell:
+            outcome = self._fetcher.acknowledge(self._member.member_id, self._to_tell, timeout_s)
         self._to_tell = {}
         for partition, error in outcome.items():
             if self._on_acknowledged is not None:
@@ -225,10 +227,11 @@ class ShareConsumer:
         while True:
             yield from self.poll(self._config.fetch_max_wait_ms)
 
-    def close(self) -> None:
+    def close(self, timeout_ms: int = 30_000) -> None:
         """Send acknowledgements, release the other records, and leave the group. May be called twice.
 
-        In a forked process it does nothing, because the membership belongs to the other process.
+        Waits at most ``timeout_ms`` for brokers. Records that were not released then are delivered again after their
+        lock expires. In a forked process it does nothing, because the membership belongs to the other process.
         """
         if self._connections.is_forked:
             return
@@ -237,13 +240,14 @@ class ShareConsumer:
                 return
             self._is_closed = True
             self._signal.ignore_wakeups()
+            deadline = time.monotonic() + timeout_ms / 1000
             try:
                 self._fetcher.close()
                 self._say_of_the_rest(AcknowledgeType.RELEASE)
-                for partition, error in self._tell().items():
+                for partition, error in self._tell(timeout_ms / 1000).items():
                     if error is not None and self._on_acknowledged is None:
                         logger.warning("%s: the broker refused acknowledgements: %s", partition, error.message)
-                self._member.leave()
+                self._member.leave(deadline - time.monotonic())
             except MillraceError as error:  # the records are redelivered after their lock expires
                 logger.warning("closing the consumer: %s", error.message)
             finally:

@@ -5,6 +5,7 @@ Invariant: at most one fetch is in flight; another thread only stores its respon
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +13,7 @@ from typing import Any, Final, cast
 
 import pyarrow as pa
 
+from millrace.clients.connections import ms_until
 from millrace.clients.consuming.connections import ConsumerConnections
 from millrace.clients.consuming.signal import Signal
 from millrace.clients.membership.coordinator import Coordinator
@@ -158,15 +160,24 @@ class ShareFetcher:
             acknowledge_error=error_in(result.acknowledge_error),
         )
 
-    def acknowledge(self, member_id: str, said: Said) -> dict[TopicPartition, MillraceError | None]:
-        """Send acknowledgements, and wait for the response. Raises ``WakeupError``."""
+    def acknowledge(
+        self, member_id: str, said: Said, timeout_s: float | None = None
+    ) -> dict[TopicPartition, MillraceError | None]:
+        """Send acknowledgements, and wait for the response for ``timeout_s`` (``default.api.timeout.ms``).
+
+        Raises ``WakeupError``.
+        """
+        limit_ms = self._config.default_api_timeout_ms if timeout_s is None else timeout_s * 1000
+        deadline = time.monotonic() + limit_ms / 1000
         request = pb.ShareAcknowledgeRequest(group_id=self._config.group_id, member_id=member_id)
         for partition in sorted(said):
             topic = _topic_of(request.topics, partition.topic)
             topic.partitions.add(partition=partition.partition, acknowledgements=_batches(said[partition]))
         try:
-            address = self._coordinator.address()
-            response = self._connections.call(lambda stub: stub.ShareAcknowledge, request, address=address)
+            address = self._coordinator.address(ms_until(deadline))
+            response = self._connections.call(
+                lambda stub: stub.ShareAcknowledge, request, address=address, timeout_ms=ms_until(deadline)
+            )
         except WakeupError:
             raise
         except MillraceError as error:

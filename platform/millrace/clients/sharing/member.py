@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 
-from millrace.clients.connections import Connections, backoff_s
+from millrace.clients.connections import Connections, backoff_s, ms_until
 from millrace.clients.consuming.signal import Signal
 from millrace.clients.membership.coordinator import Coordinator
 from millrace.clients.model import TopicPartition
@@ -87,7 +87,7 @@ class ShareMember:
 
     def _send(self, beat: Beat) -> None:
         try:
-            response = self._call(beat.epoch, beat.topics)
+            response = self._call(beat.epoch, beat.topics, self._config.request_timeout_ms)
         except MillraceError as error:
             self._coordinator.notice(error)
             with self._condition:
@@ -104,7 +104,8 @@ class ShareMember:
                 beat, response.member_epoch, assigned, response.heartbeat_interval_ms / 1000, time.monotonic()
             )
 
-    def _call(self, epoch: int, topics: frozenset[str] | None) -> pb.ShareGroupHeartbeatResponse:
+    def _call(self, epoch: int, topics: frozenset[str] | None, timeout_ms: int) -> pb.ShareGroupHeartbeatResponse:
+        deadline = time.monotonic() + timeout_ms / 1000
         request = pb.ShareGroupHeartbeatRequest(
             group_id=self._config.group_id,
             member_id=self.member_id,
@@ -112,25 +113,31 @@ class ShareMember:
             rack_id=self._config.client_rack,
             subscribed_topics=sorted(topics or ()),
         )
-        timeout_ms = self._config.request_timeout_ms
+        address = self._coordinator.address(timeout_ms)
         return self._connections.call(
-            lambda stub: stub.ShareGroupHeartbeat,
-            request,
-            address=self._coordinator.address(timeout_ms),
-            timeout_ms=timeout_ms,
+            lambda stub: stub.ShareGroupHeartbeat, request, address=address, timeout_ms=ms_until(deadline)
         )
 
-    def leave(self) -> None:
-        """Leave the group; the coordinator delivers this member's acquired records to others."""
+    def leave(self, timeout_s: float) -> None:
+        """Leave the group; the coordinator delivers this member's acquired records to others.
+
+        Waits at most ``timeout_s`` for the thread and the coordinator together.
+        """
+        deadline = time.monotonic() + timeout_s
         with self._condition:
             self._is_stopping = True
             self._condition.notify_all()
         if self._thread is None:
             return
-        self._thread.join()
-        self._thread = None
-        if self._state.epoch:
+        self._thread.join(max(timeout_s, 0))
+        is_over, self._thread = not self._thread.is_alive(), None
+        if not is_over:
+            logger.warning(
+                "share group %s: the coordinator does not answer, the member leaves by its session timeout",
+                self._config.group_id,
+            )
+        elif self._state.epoch:
             try:
-                self._call(_LEAVING, None)
+                self._call(_LEAVING, None, ms_until(deadline))
             except MillraceError as error:
                 logger.warning("leaving share group %s: %s", self._config.group_id, error.message)
