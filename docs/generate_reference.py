@@ -193,7 +193,9 @@ def pages() -> Mapping[str, str]:
         "reference/options/spark-read.md": _spark_page(
             "Spark read options",
             'Options of `spark.read.format("millrace")` and `spark.readStream.format("millrace")`. Option names '
-            "are not case-sensitive. `kafka.<name>` passes a [consumer option](consumer.md) to the client.",
+            "are not case-sensitive. `kafka.<name>` passes a [client option](admin.md) to the client. [From Spark's "
+            "Kafka connector](../../kafka-source-migration.md#options-of-the-source) names the consumer options that "
+            "are accepted without effect or refused.",
             READ_OPTIONS,
         ),
         "reference/options/spark-write.md": _spark_page(

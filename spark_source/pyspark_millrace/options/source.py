@@ -18,7 +18,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Final
 
-from millrace.errors import UsageError
+from millrace.errors import InvalidConfigError, UsageError
 from pyspark_millrace.options.decoding import DecodeOptions, parse_decode
 from pyspark_millrace.options.given import GivenOptions
 from pyspark_millrace.options.limits import TriggerLimits, parse_trigger_limits
@@ -185,7 +185,7 @@ def parse_options(values: Mapping[str, str]) -> SourceOptions:
     given.refuse_unknown(names_of(READ_OPTIONS), _NOT_SUPPORTED, _DECIDED_BY_THE_SOURCE)
     options = SourceOptions(
         bootstrap_servers=given.bootstrap_servers(),
-        client_config=given.client_settings("bootstrap.servers", "isolation.level", "group.id"),
+        client_config=_client_settings(given),
         subscription=_subscription(given),
         starting=given.present(*_STARTING),
         ending=given.present(*_ENDING),
@@ -246,8 +246,39 @@ _DECIDED_BY_THE_SOURCE: Final = {
     "session.timeout.ms": "a query is not a member of its group; leave it out",
     "heartbeat.interval.ms": "a query is not a member of its group; leave it out",
     "group.instance.id": "a query is not a member of its group; leave it out",
+    # Settings of millrace's own consumer.
+    "direct.reads": "set directReads instead",
+    "fetch.buffer.bytes": "set splitBytes instead",
     "partition.assignment.strategy": "a query is not a member of its group; leave it out",
 }
+
+
+_WITHOUT_EFFECT: Final = ("auto.commit.interval.ms", "check.crcs", "client.rack", "exclude.internal.topics")
+"""Settings of a Kafka consumer that change no result of a query.
+
+A query commits no offsets by time, and verifies all checksums. Tasks read files or ask the leaders.
+"""
+
+
+def _client_settings(given: GivenOptions) -> dict[str, str]:
+    """Return the settings for the source's clients. The clients have no consumer, so that they know only the shared
+    settings.
+    """
+    settings = given.client_settings("bootstrap.servers", "isolation.level", "group.id")
+    others: dict[str, str] = {name: settings.pop(name) for name in _WITHOUT_EFFECT if name in settings}
+    if others:
+        from millrace.config.client import ConsumerConfig
+
+        try:
+            checked = ConsumerConfig.load(others)
+        except InvalidConfigError as error:
+            raise UsageError(f"in the kafka.* options: {error.message}") from None
+        if not checked.exclude_internal_topics:
+            raise UsageError(
+                "option kafka.exclude.internal.topics=false is not supported: subscribePattern matches no internal "
+                "topics; name them in subscribe"
+            )
+    return settings
 
 
 def _isolation_level(given: GivenOptions) -> IsolationLevel:

@@ -3,8 +3,11 @@
 A refusal names option, value and accepted form.
 """
 
+from collections import defaultdict
+
 import pytest
 
+from millrace.config.client import ClientConfig, ConsumerConfig
 from millrace.errors import UsageError
 from pyspark_millrace.options.limits import TriggerLimits
 from pyspark_millrace.options.positions import AtTimestamp, AtTimestamps, ExactOffsets, OffsetSpec
@@ -55,6 +58,36 @@ def test_bare_bootstrap_servers_and_client_settings():
     options = parse_options({"bootstrap.servers": "a:1,b:2", "subscribe": "t", "kafka.request.timeout.ms": "5000"})
     assert options.bootstrap_servers == "a:1,b:2"
     assert options.client_config == {"request.timeout.ms": "5000"}
+
+
+def outcome_of(setting, value):
+    """Return what the source does with a setting of a consumer."""
+    try:
+        options = parse_options({**BASE, f"kafka.{setting}": value})
+    except UsageError as error:
+        return "refused" if "is not supported: " in error.message else error.message
+    return "for clients" if setting in options.client_config else "without effect"
+
+
+def test_a_consumer_option_goes_to_the_clients_or_has_no_effect_or_is_refused_with_the_reason():
+    of_the_source = {"bootstrap.servers", "group.id", "isolation.level"}
+    outcomes = defaultdict(set)
+    for name, default in ConsumerConfig().options().items():
+        if name not in of_the_source:
+            outcomes[outcome_of(name, str(default))].add(name)
+    assert outcomes.keys() == {"refused", "for clients", "without effect"}
+    assert outcomes["for clients"] == set(ClientConfig.option_names()) - of_the_source
+    assert outcomes["without effect"] == {
+        "auto.commit.interval.ms",
+        "check.crcs",
+        "client.rack",
+        "exclude.internal.topics",
+    }
+
+
+def test_a_consumer_option_without_effect_is_checked():
+    assert "check.crcs='perhaps'" in refusal(**{"kafka.check.crcs": "perhaps"})
+    assert "name them in subscribe" in refusal(**{"kafka.exclude.internal.topics": "false"})
 
 
 def test_isolation_level_with_and_without_prefix():
