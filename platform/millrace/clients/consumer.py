@@ -217,7 +217,7 @@ class Consumer:
         """Return the offset of the next record that a poll will return."""
         state = self._assignment.reader(partition).state
         if state.position is None:
-            self._poller.find_positions(None)
+            self._poller.find_positions()
         assert state.position is not None
         return state.position
 

@@ -76,16 +76,14 @@ def ask_leaders(
     call: LeaderCall[Request, Response, Answer],
     *,
     timeout_ms: int | None = None,
-    once_ms: int | None = None,
 ) -> dict[TopicPartition, Answer | MillraceError]:
     """Make a call to each leader with its partitions; returns the answer or error of each partition.
 
     All leaders are asked at the same time, so that one that does not answer delays no other. A call may take
-    ``timeout_ms`` (``request.timeout.ms``). Transient errors are retried up to ``default.api.timeout.ms``. With
-    ``once_ms`` they are not retried, and a call or leader lookup may take that time. Raises permanent errors of calls,
-    and errors of the leader lookup.
+    ``timeout_ms`` (``request.timeout.ms``). Transient errors are retried up to ``default.api.timeout.ms``. Raises
+    permanent errors of calls, and errors of the leader lookup.
     """
-    asking = _Asking(connections, metadata, call, timeout_ms, once_ms)
+    asking = _Asking(connections, metadata, call, timeout_ms)
     try:
         return asking.run(list(partitions))
     finally:
@@ -101,16 +99,13 @@ class _Asking(Generic[Request, Response, Answer]):
         metadata: MetadataCache,
         call: LeaderCall[Request, Response, Answer],
         timeout_ms: int | None,
-        once_ms: int | None,
     ) -> None:
         self._connections = connections
         self._metadata = metadata
         self._call = call
-        self._once_ms = once_ms
         config = connections.config
         self._timeout_s = min(timeout_ms or config.request_timeout_ms, config.request_timeout_ms) / 1000
-        limit_ms = config.default_api_timeout_ms if once_ms is None else once_ms
-        self._deadline = time.monotonic() + limit_ms / 1000
+        self._deadline = time.monotonic() + config.default_api_timeout_ms / 1000
         self._notice = connections.notice()
         self._due: list[_Due] = []
         self._asked: list[_Asked[Response]] = []
@@ -143,7 +138,7 @@ class _Asking(Generic[Request, Response, Answer]):
         failed: dict[TopicPartition, Answer | MillraceError] = {}
         for partition in due.partitions:
             try:
-                by_address[self._metadata.leader_address(partition, self._once_ms)].append(partition)
+                by_address[self._metadata.leader_address(partition)].append(partition)
             except LeaderNotAvailableError as error:
                 failed[partition] = error
         is_alone = may_wait and len(by_address) == 1 and not (failed or self._due or self._asked)
@@ -182,7 +177,7 @@ class _Asking(Generic[Request, Response, Answer]):
         again = [each for each, answer in found.items() if may_pass(answer)]
         self._metadata.forget({each.topic for each in again})
         at = time.monotonic() + backoff_s(self._connections.config, attempts)
-        if again and self._once_ms is None and at <= self._deadline:
+        if again and at <= self._deadline:
             self._due.append(_Due(again, at, attempts + 1))
 
     def _wait(self, until: float | None) -> None:

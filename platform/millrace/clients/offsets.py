@@ -71,13 +71,16 @@ def ask_offsets(
     wanted: Mapping[TopicPartition, str | int | datetime],
     *,
     isolation_level: str = Isolation.READ_UNCOMMITTED,
-    once_ms: int | None = None,
 ) -> dict[TopicPartition, OffsetAndTimestamp | MillraceError]:
-    """Ask the leader of each partition for the offset at a time, and return each partition's offset or error.
-
-    With ``once_ms`` transient errors are not retried, and each call may take that time (``ask_leaders``).
-    """
+    """Ask the leader of each partition for the offset at a time, and return each partition's offset or error."""
     times = {TopicPartition(*partition): wire_time(when) for partition, when in wanted.items()}
+    return ask_leaders(connections, metadata, times, offsets_call(times, isolation_level))
+
+
+def offsets_call(
+    times: Mapping[TopicPartition, int], isolation_level: str
+) -> LeaderCall[pb.ListOffsetsRequest, pb.ListOffsetsResponse, OffsetAndTimestamp]:
+    """Return the call for the offsets at times as ListOffsets takes them."""
     level = isolation_number(isolation_level)
 
     def request(partitions: Sequence[TopicPartition]) -> pb.ListOffsetsRequest:
@@ -87,11 +90,11 @@ def ask_offsets(
             topic.partitions.add(partition=partition.partition, timestamp=times[partition])
         return pb.ListOffsetsRequest(isolation_level=level, topics=topics.values())
 
-    call = LeaderCall(lambda stub: stub.ListOffsets, request, lambda response, partitions: _offsets(response))
-    return ask_leaders(connections, metadata, times, call, once_ms=once_ms)
+    return LeaderCall(lambda stub: stub.ListOffsets, request, lambda response, partitions: offsets_in(response))
 
 
-def _offsets(response: pb.ListOffsetsResponse) -> dict[TopicPartition, OffsetAndTimestamp | MillraceError]:
+def offsets_in(response: pb.ListOffsetsResponse) -> dict[TopicPartition, OffsetAndTimestamp | MillraceError]:
+    """Return each partition's offset or error in a response."""
     return {
         TopicPartition(topic.name, each.partition): (
             error_in(each.error)

@@ -20,7 +20,6 @@ from millrace.errors import (
     BrokerUnavailableError,
     LeaderNotAvailableError,
     NotLeaderError,
-    RequestTimedOutError,
     WakeupError,
 )
 from millrace.protocol import millrace_pb2 as pb
@@ -96,13 +95,13 @@ class Asker:
         self._patch.setattr(made, "begin", self.calls.begin)
         return made
 
-    def start(self, connections: Connections, signal: Signal | None = None, **options: Any) -> Future[dict[Any, Any]]:
+    def start(self, connections: Connections, signal: Signal | None = None) -> Future[dict[Any, Any]]:
         def ask() -> dict[Any, Any]:
             wanted = {FIRST: "latest", SECOND: "latest"}
             if signal is None:
-                return ask_offsets(connections, self.metadata, wanted, **options)  # type: ignore[arg-type]
+                return ask_offsets(connections, self.metadata, wanted)  # type: ignore[arg-type]
             with signal.in_use():
-                return ask_offsets(connections, self.metadata, wanted, **options)  # type: ignore[arg-type]
+                return ask_offsets(connections, self.metadata, wanted)  # type: ignore[arg-type]
 
         return self._pool.submit(ask)
 
@@ -147,16 +146,6 @@ def test_calls_end_with_the_time_of_all_attempts(asker: Asker) -> None:
     assert [address for address, _, _, _ in asker.calls.begun] == [HUNG, ALIVE, HUNG]
     assert all(timeout_s <= 10 for _, _, timeout_s, _ in asker.calls.begun)
     assert _offsets(future.result(STALL_S)) == {FIRST: 100, SECOND: 101}
-
-
-def test_without_retries_each_partition_has_the_outcome_of_its_leader(asker: Asker) -> None:
-    future = asker.start(asker.connections(), once_ms=5_000)
-    asker.calls.end(HUNG, lambda request: RequestTimedOutError("too late"))
-    asker.calls.end(ALIVE, _answer)
-    found = future.result(STALL_S)
-    assert isinstance(found[FIRST], RequestTimedOutError)
-    assert found[SECOND].offset == 101
-    assert all(timeout_s <= 5 for _, _, timeout_s, _ in asker.calls.begun)
 
 
 def test_a_permanent_error_ends_the_other_calls(asker: Asker) -> None:

@@ -9,7 +9,7 @@ from millrace.clients.connections import Connections
 from millrace.clients.consuming.assignment import Assignment
 from millrace.clients.consuming.fetcher import Fetcher
 from millrace.clients.consuming.group import ConsumerGroup
-from millrace.clients.consuming.positions import find_positions
+from millrace.clients.consuming.positions import PositionLookups, find_positions
 from millrace.clients.consuming.reader import PartitionReader
 from millrace.clients.consuming.signal import Signal
 from millrace.clients.leaders import may_pass
@@ -24,7 +24,7 @@ from millrace.errors import (
 
 _RETRY_S: Final = 0.1
 _LOOK_UP_MS_MIN: Final = 1000
-"""Minimum timeout of position lookups, even in a poll that does not wait."""
+"""Minimum timeout of position lookups, even in a poll that does not wait, and the longest wait for a leader."""
 
 
 class Poller:
@@ -47,6 +47,7 @@ class Poller:
         self._fetcher = fetcher
         self._group = group
         self._signal = signal
+        self._positions = PositionLookups(config, connections, metadata)
 
     def wait_for_data(self, timeout_ms: int) -> list[PartitionReader]:
         """Wait for data and return the readers that have some, rotated so that no partition is starved."""
@@ -72,7 +73,12 @@ class Poller:
         """Find missing positions; returns the seconds until the next attempt."""
         left_ms = max(int((deadline - time.monotonic()) * 1000), _LOOK_UP_MS_MIN)
         try:
-            self.find_positions(left_ms)
+            self._positions.find(
+                self._assignment.states(),
+                lambda partitions: self._group.committed(list(partitions), left_ms),
+                timeout_ms=left_ms,
+                wait_s=_LOOK_UP_MS_MIN / 1000,
+            )
         except BrokerUnavailableError:
             if time.monotonic() >= deadline:
                 raise
@@ -98,13 +104,12 @@ class Poller:
                     self._group.look_at_topics()
                 raise error
 
-    def find_positions(self, once_ms: int | None) -> None:
+    def find_positions(self) -> None:
         """Set the position of partitions without one: see ``millrace.clients.consuming.positions``."""
         find_positions(
             self._config,
             self._connections,
             self._metadata,
             self._assignment.states(),
-            lambda partitions: self._group.committed(list(partitions), once_ms),
-            once_ms,
+            lambda partitions: self._group.committed(list(partitions)),
         )
