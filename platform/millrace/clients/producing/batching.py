@@ -35,6 +35,8 @@ Rows = range | npt.NDArray[np.int64]
 """Row numbers, ascending; a range for consecutive rows, which costs no memory."""
 _PADDING_BYTES: Final = 256
 """Padding and metadata of a column that one row may need more than another."""
+_COLUMN_BYTES_MAX: Final = 4096
+"""Bytes of a column in a batch beside its values. Only deeply nested columns have more."""
 _FILTERED_PARTITIONS_MAX: Final = 16
 """Up to this number of partitions, one filter per partition is faster than sorting rows."""
 
@@ -339,12 +341,13 @@ def check_row_sizes(fitted: Fitted, *, compression: Compression, max_bytes: int)
 
     Only rows that are so large in memory are built, because compression may make them small enough.
     """
-    if not fitted.num_rows:
+    num_columns = fitted.columns.num_columns + len(fitted.beside)
+    if not fitted.num_rows or fitted.size_bytes + _COLUMN_BYTES_MAX * num_columns <= max_bytes // 2:
         return
     first = fitted.slice(0, 1)
     overhead_bytes = len(_build(first, Compression.NONE)) - first.size_bytes
     # Other rows may need more padding than the first row, and compression may make a row larger.
-    overhead_bytes += _PADDING_BYTES * (fitted.columns.num_columns + len(fitted.beside)) + max_bytes // 128
+    overhead_bytes += _PADDING_BYTES * num_columns + max_bytes // 128
     for number, row in _rows_above(fitted, max_bytes - overhead_bytes):
         size_bytes = len(_build(row, compression))
         if size_bytes > max_bytes:
