@@ -1,12 +1,13 @@
 """Server side of a connection in Kafka's framing, which handles one request at a time.
 
 Kafka's classes are ``SocketServer.Processor`` and ``KafkaChannel``. Calls of Kafka and of millrace arrive on the same
-connections (``wire_calls``). A program with a client of millrace begins with ``HELLO``.
+connections (``wire_calls``). A client of millrace begins with ``HELLO``, and its connection ``_is_own``.
 
 Invariants
 
-- Memory for a message is taken from the budget before the message is received. Bytes that arrive with its head are
-  excepted, at most the listener's buffer. While the connection waits for memory, it reads nothing.
+- Memory for a message is taken from the budget before the message is received, in steps if memory is short. Bytes that
+  arrive with its head are excepted, at most the listener's buffer. While the connection waits for memory, it reads
+  nothing. A message that stops in the middle gives way to calls that wait.
 - Before and during authentication, a request takes a place and memory only when it is complete.
 - A request is answered exactly once, unless the connection is lost, which cancels the handler. Both leases and the
   place among the requests in progress are given back either way. The response's lease ends once the kernel has it.
@@ -20,29 +21,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
+from typing import Any
 
-from millrace.errors import InvalidRequestError, MessageTooLargeError, MillraceError, SaslAuthenticationError
+from millrace.errors import InvalidRequestError, MillraceError, SaslAuthenticationError, ThrottledError
 from millrace.kafka_protocol.calls.table import ApiKey
 from millrace.protocol import frames
 from millrace_broker.api import ClientAddress
+from millrace_broker.listeners.admission_wait import AdmissionWait
 from millrace_broker.listeners.connection_states import (
     AUTHENTICATION_S,
     LIMITS_S,
     READY,
-    SASL_BYTES_MAX,
     SASL_KEYS,
     Request,
     State,
+    check_size,
 )
 from millrace_broker.listeners.handling import Handling
 from millrace_broker.listeners.owner import ConnectionOwner
 from millrace_broker.listeners.quota_wait import QuotaWait
+from millrace_broker.listeners.reception import ContentReception, DiscardedContent
 from millrace_broker.listeners.response_writer import ResponseWriter
 from millrace_broker.listeners.wire_calls import Buffer, Response, check_first_bytes, error_response, read_hello
 from millrace_broker.network.sockets import keep_alive
-from millrace_broker.quotas import BROKER_SOFTWARE_NAME, AdmittedCall, CallClass, class_of
+from millrace_broker.quotas import AdmittedCall, CallClass, class_of
 from millrace_broker.security import KafkaPrincipal
 
 _logger = logging.getLogger(__name__)
@@ -62,15 +66,11 @@ class Connection(asyncio.BufferedProtocol):
         self._since = self._loop.time()
         self._rest = b""  # received but not parsed: a part of a head, or the next request
         self._request: Request | None = None
-        self._body: bytearray | None = None
-        self._view = memoryview(b"")
-        self._received_bytes = self._skip_bytes = 0
-        self._failure: MillraceError | None = None  # the answer to a message that is being discarded
+        self._reception: ContentReception | DiscardedContent | None = None
         self._refusal_id = 0  # correlation id of an error that ends the connection: of HELLO, or of all other calls
-        self._is_own = self._is_broker = False  # whether the client speaks millrace's protocol, and is a broker
         self._call: AdmittedCall | None = None  # the call in progress, until its answer was sent
-        self._is_counted = self._is_stopping = self._is_lost = self._has_stopped_reading = False
-        self._admitting: asyncio.Task[None] | None = None
+        self._is_own = self._is_counted = self._is_stopping = self._is_lost = self._has_stopped_reading = False
+        self._admission_wait = AdmissionWait(listener.loop, self._drop)
         self._quota_wait = QuotaWait(listener.loop)
 
     # --- the transport's calls --------------------------------------------------------------------------------
@@ -89,24 +89,26 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the buffer to receive into: the current message's, or the shared one."""
-        if self._body is not None:
-            return self._view[self._received_bytes :]
-        return self._listener.buffer
+        return self._listener.buffer if self._reception is None else self._reception.left
 
     def buffer_updated(self, nbytes: int) -> None:
         """Process the bytes received into the buffer."""
-        if self._body is not None:
-            self._received_bytes += nbytes
-            if self._received_bytes == len(self._body):
-                body, self._body, self._view = self._body, None, memoryview(b"")
-                self._serve(body)
+        reception = self._reception
+        if reception is not None:
+            has_room = reception.add(nbytes)
+            if reception.is_complete:
+                self._reception = None
+                if isinstance(reception, ContentReception):
+                    self._serve(reception.end())
+                else:
+                    self._finish((), reception.failure)
                 self._go_on()
+            elif isinstance(reception, ContentReception) and not has_room:
+                self._wait(reception.grow(), self._grown)
             return
         if self._state is State.REFUSED:
             return
         data = self._listener.buffer[:nbytes]
-        if self._skip_bytes:
-            data = self._skipped(data)
         if self._rest:
             data, self._rest = memoryview(self._rest + data), b""
         self._consume(data)
@@ -130,17 +132,15 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the call in progress and release all resources."""
         self._is_lost = True
-        if self._admitting is not None:
-            self._admitting.cancel()  # ``_admitted`` releases them
+        self._end_reception()
+        if self._admission_wait.is_active:
+            self._admission_wait.cancel()  # ``_drop`` releases them
         elif self._handling.is_waiting:
             self._handling.cancel()  # ``_answer`` releases them
         else:
             self._quota_wait.cancel()
-            self._end_call()
-            self._release()
+            self._drop()
         self._uncount()
-        self._body = None
-        self._view = memoryview(b"")
         self._writer.drop()
         self._listener.closed(self)
 
@@ -172,13 +172,8 @@ class Connection(asyncio.BufferedProtocol):
             if self._rest:
                 data, self._rest = memoryview(self._rest), b""
                 self._consume(data)
-            if self._state in READY or self._is_receiving:
+            if self._state in READY or self._reception is not None:
                 self._read_on()
-
-    @property
-    def _is_receiving(self) -> bool:
-        """Whether the rest of a request comes next."""
-        return self._body is not None or self._skip_bytes > 0
 
     @property
     def _is_over(self) -> bool:
@@ -194,14 +189,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._state is State.GREETING:
             check_first_bytes(data)
         head = frames.read_head(data)
-        size_bytes, size_max = frames.HEAD_BYTES - 4 + head.rest_bytes, self._listener.size_max(head.api_key)
-        limit = "socket.request.max.bytes"
         is_authenticating = self._sasl is not None and head.api_key in SASL_KEYS
         is_early = is_authenticating or (self._sasl is not None and self._sasl.principal is None)
-        if is_early:
-            size_max, limit = min(size_max, SASL_BYTES_MAX), "before and during authentication"
-        if size_bytes > size_max:
-            raise MessageTooLargeError(f"a request of {size_bytes} bytes is larger than max {size_max} ({limit})")
+        check_size(head, self._listener.size_max(head.api_key), is_early=is_early)
         start, end = frames.HEAD_BYTES, frames.HEAD_BYTES + head.rest_bytes
         if head.api_key == frames.HELLO:
             return self._hello(head, data[start:end]) if len(data) >= end else 0
@@ -226,12 +216,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_counted:
             raise InvalidRequestError("HELLO is the first call of a connection, and no later one")
         hello = read_hello(head, content)
-        self._handling.client_id = hello.client_id
-        _logger.debug("%s has client id %r, runs %s", self._client, hello.client_id, hello.client_software_name)
-        self._is_broker = hello.client_software_name == BROKER_SOFTWARE_NAME and self._listener.access.believes_broker(
-            self._handling.principal
-        )
-        self._handling.is_exempt = self._is_broker
+        self._handling.greeted(hello, self._listener.access)
         self._count()
         self._refusal_id = 0
         answer = self._listener.hello().SerializeToString()
@@ -243,7 +228,7 @@ class Connection(asyncio.BufferedProtocol):
         """Count the connection, of which calls of SASL may have taken a place already. Raises ``ThrottledError``."""
         if self._sasl is not None:
             self._broker.admission.connections.closed(self)
-        self._listener.count(self, is_broker=self._is_broker)
+        self._listener.count(self, is_broker=self._handling.is_exempt)
         self._is_counted = True
 
     def _begin(self, request: Request, part: memoryview) -> None:
@@ -254,7 +239,7 @@ class Connection(asyncio.BufferedProtocol):
             # A client of millrace sends any call on any of its connections. So calls wait that use the quota.
             self._mute(self._handling.wait_s, partial(self._begin_later, request, bytes(part)))
             return
-        call_class = class_of(request.call.name, is_broker=self._is_broker)
+        call_class = class_of(request.call.name, is_broker=self._handling.is_exempt)
         admission = self._broker.admission
         if not (request.call.waits_for_place and admission.rooms[call_class].is_full):
             try:
@@ -262,7 +247,7 @@ class Connection(asyncio.BufferedProtocol):
             except MillraceError as error:
                 self._turn_away(call_class, part, error)
                 return
-        if self._call is not None and self._call.request_lease.take_now(request.head.rest_bytes):
+        if self._call is not None and self._call.request_lease.grow_now(request.head.rest_bytes, len(part)):
             self._receive(part)
         else:
             self._wait_for_admission(call_class, request, bytes(part))
@@ -273,42 +258,34 @@ class Connection(asyncio.BufferedProtocol):
         # The reserve has no place for a connection that makes client calls.
         room = self._broker.admission.connections.room_of(self)
         self._is_stopping |= call_class is CallClass.CLIENT and room is CallClass.CONTROL
-        self._skip_bytes, self._failure = self._request.head.rest_bytes - len(part), error
         self._enter(State.RECEIVING)
-        if not self._skip_bytes:
+        if left_bytes := self._request.head.rest_bytes - len(part):
+            self._reception = DiscardedContent(self._listener.buffer, left_bytes, error)
+        else:
             self._finish((), error)
 
     def _wait_for_admission(self, call_class: CallClass, request: Request, held: bytes) -> None:
-        """Read nothing until the request has a place and memory."""
-        self._enter(State.SERVING)
-        self._stop_reading()
-        self._admitting = self._loop.create_task(self._admission(call_class, request.head.rest_bytes))
-        self._admitting.add_done_callback(lambda task: self._admitted(task, call_class, memoryview(held)))
+        work = self._admission(call_class, request.head.rest_bytes, len(held))
+        self._wait(work, partial(self._admitted, call_class, memoryview(held)))
 
-    async def _admission(self, call_class: CallClass, size_bytes: int) -> None:
+    async def _admission(self, call_class: CallClass, size_bytes: int, arrived_bytes: int) -> None:
         if self._call is None:
             self._call = await self._broker.admission.begin_in_turn(self, call_class)
-        await self._call.take_request_memory(size_bytes)
+        await self._call.take_request_memory(self._call.request_step(size_bytes, arrived_bytes))
 
-    def _admitted(self, task: asyncio.Task[None], call_class: CallClass, held: memoryview) -> None:
-        self._admitting = None
-        failure = None if task.cancelled() else task.exception()
-        if task.cancelled() or self._is_over:
-            self._end_call()
-            self._release()
-            self._uncount()
+    def _admitted(self, call_class: CallClass, held: memoryview, failure: MillraceError | None) -> None:
+        if self._is_over:
+            self._drop()
             return
-        if isinstance(failure, MillraceError):
+        if failure is not None:
             self._turn_away(call_class, held, failure)
-        elif failure is not None:
-            raise failure
         else:
             self._receive(held)
         self._proceed()
 
     def _proceed(self) -> None:
         """Receive the rest of a request that had to wait, or the next one."""
-        if self._is_receiving:
+        if self._reception is not None:
             self._read_on()
         self._go_on()
 
@@ -318,19 +295,35 @@ class Connection(asyncio.BufferedProtocol):
         if len(part) == size_bytes:
             self._serve(part)
             return
+        assert self._call is not None
         self._enter(State.RECEIVING)
-        self._body = bytearray(size_bytes)
-        self._view = memoryview(self._body)
-        self._view[: len(part)] = part
-        self._received_bytes = len(part)
+        self._reception = ContentReception(self._call, size_bytes, part, self._give_way)
 
-    def _skipped(self, data: memoryview) -> memoryview:
-        skipped = min(len(data), self._skip_bytes)
-        self._skip_bytes -= skipped
-        if not self._skip_bytes:
-            failure, self._failure = self._failure, None
-            self._finish((), failure)
-        return data[skipped:]
+    def _wait(self, work: Coroutine[Any, Any, None], go_on: Callable[[MillraceError | None], None]) -> None:
+        """Read nothing until the request has a place, and memory for its next bytes."""
+        self._enter(State.SERVING)
+        self._stop_reading()
+        self._admission_wait.start(work, go_on)
+
+    def _grown(self, _: MillraceError | None) -> None:
+        self._enter(State.RECEIVING)
+        self._read_on()
+
+    def _end_reception(self) -> None:
+        reception, self._reception = self._reception, None
+        if reception is not None:
+            reception.end()
+
+    def _give_way(self, reason: str) -> None:
+        """End a request that stopped in the middle."""
+        assert self._request is not None
+        _logger.warning("%s of %s gives way: %s", self._request.call.name, self._handling.caller, reason)
+        self._end_reception()
+        self._end_call()
+        if self._is_own:
+            self._refuse(ThrottledError(reason))
+        else:
+            self._transport.abort()
 
     def _stop_reading(self) -> None:
         if not self._has_stopped_reading and not self._is_over:
@@ -362,8 +355,7 @@ class Connection(asyncio.BufferedProtocol):
         assert request is not None
         self._end_call()
         if self._is_over:
-            self._release()
-            self._uncount()
+            self._drop()
             return
         if self._sasl is not None and request.head.api_key in SASL_KEYS:
             self._is_stopping |= self._sasl.has_failed
@@ -421,6 +413,12 @@ class Connection(asyncio.BufferedProtocol):
         if call is not None:
             call.response_lease.release()
 
+    def _drop(self) -> None:
+        """Release all resources of the request of a lost connection."""
+        self._end_call()
+        self._release()
+        self._uncount()
+
     def _uncount(self) -> None:
         if self._is_counted and self._call is None:
             self._is_counted = False
@@ -463,6 +461,8 @@ class Connection(asyncio.BufferedProtocol):
             self._close(SaslAuthenticationError(f"it has not authenticated within {AUTHENTICATION_S:.0f} s"))
             self._transport.abort()
             return
+        if self._reception is not None and self._reception.has_progressed():
+            self._since = now
         limit_s = self._listener.idle_s_max if self._state is State.IDLE else LIMITS_S.get(self._state)
         if limit_s is None or now - self._since < limit_s:
             return
@@ -471,7 +471,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._state is not State.REFUSED:
             _logger.info("the connection from %s is closed: %s took too long", self._client, self._state.name.lower())
-        self._transport.abort()
+        self.abort()
 
     def stop(self) -> None:
         """Close the connection as soon as no request is in progress."""

@@ -1,10 +1,11 @@
-"""States of a connection, and how long it may stay in each."""
+"""States of a connection, how long it may stay in each, and how large a request may be."""
 
 from __future__ import annotations
 
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
+from millrace.errors import MessageTooLargeError
 from millrace.kafka_protocol.calls.table import ApiKey
 from millrace.protocol import frames
 from millrace_broker.listeners.shared import RECEPTION_TIMEOUT_S
@@ -29,7 +30,7 @@ READY: Final = (State.GREETING, State.IDLE, State.HEAD)
 LIMITS_S: Final = {
     State.GREETING: 10.0,
     State.HEAD: RECEPTION_TIMEOUT_S,
-    State.RECEIVING: RECEPTION_TIMEOUT_S,
+    State.RECEIVING: RECEPTION_TIMEOUT_S,  # without any byte of the request
     State.SENDING: 60.0,  # without any byte taken by the client
     State.REFUSED: 2.0,  # input is discarded meanwhile, so that the client reads the reason
 }
@@ -50,3 +51,15 @@ class Request(NamedTuple):
 
     call: WireCall
     head: frames.Head
+
+
+def check_size(head: frames.Head, size_max: int, *, is_early: bool) -> None:
+    """Raise ``MessageTooLargeError`` for a request above ``size_max``, or above ``SASL_BYTES_MAX`` if it is early.
+
+    A request is early before and during authentication.
+    """
+    size_bytes, limit = frames.HEAD_BYTES - 4 + head.rest_bytes, "socket.request.max.bytes"
+    if is_early:
+        size_max, limit = min(size_max, SASL_BYTES_MAX), "before and during authentication"
+    if size_bytes > size_max:
+        raise MessageTooLargeError(f"a request of {size_bytes} bytes is larger than max {size_max} ({limit})")

@@ -29,6 +29,7 @@ from millrace.errors import (
     InvalidRequestError,
     MillraceError,
     RequestTimedOutError,
+    ThrottledError,
 )
 from millrace.protocol import grpc_sasl
 from millrace.protocol import millrace_pb2 as pb
@@ -56,6 +57,7 @@ from millrace_broker.listeners.shared import (
 from millrace_broker.network.sockets import KEEPALIVE_S, KEEPALIVE_TIMEOUT_S
 from millrace_broker.quotas import (
     PARKED_CALL_BYTES,
+    AdmittedCall,
     Usage,
     class_of,
     current_call,
@@ -297,14 +299,7 @@ async def _admit(
     # The call is done once its response has been sent. Until then, the response is in memory.
     context.add_done_callback(lambda _: admitted.response_lease.release())
     await admitted.take_request_memory(admitted.body_estimate.bytes)
-    try:
-        async with asyncio.timeout(RECEPTION_TIMEOUT_S):
-            # Not by iteration, which keeps the message until a collection of cyclic garbage.
-            request = await context.read()
-    except TimeoutError:
-        raise RequestTimedOutError(f"the request's body did not arrive within {RECEPTION_TIMEOUT_S:.0f} s") from None
-    if request is grpc.aio.EOF:  # type: ignore[attr-defined]  # the stubs lack it
-        raise InvalidRequestError("the call ended without a request")
+    request = await _body(context, admitted, f"{name} of {principal} (client id {client_id!r}) at {peer}")
     size_bytes = request.ByteSize()
     admitted.request_lease.settle(size_bytes)
     admitted.body_estimate.saw(size_bytes)
@@ -312,6 +307,55 @@ async def _admit(
         usage.request_bytes = size_bytes
     current_call.set(admitted)
     return request, request_context
+
+
+class _BodyReception:
+    """Reception of one body, whose progress gRPC does not show."""
+
+    received_bytes = 0
+
+    def __init__(self, admitted: AdmittedCall, limit: asyncio.Timeout) -> None:
+        """``limit`` ends the reception."""
+        self._admitted: Final = admitted
+        self._limit: Final = limit
+        self.stalled_s: float | None = None
+        """Time after which the call gave way; None before."""
+
+    @property
+    def held_bytes(self) -> int:
+        """See ``Reception``."""
+        return self._admitted.request_lease.held_bytes
+
+    def give_way(self, stalled_s: float) -> None:
+        """See ``Reception``."""
+        self.stalled_s = stalled_s
+        self._admitted.end()
+        if not self._limit.expired():
+            self._limit.reschedule(0.0)
+
+
+async def _body(context: _Context, admitted: AdmittedCall, caller: str) -> Any:
+    """Receive the body of a call. Raises ``ThrottledError`` if it gives way to other calls."""
+    limit = asyncio.timeout(RECEPTION_TIMEOUT_S)
+    reception = _BodyReception(admitted, limit)
+    try:
+        async with limit:
+            admitted.reception_begins(reception)
+            # Not by iteration, which keeps the message until a collection of cyclic garbage.
+            request = await context.read()
+    except TimeoutError:
+        if reception.stalled_s is None:
+            limit_s = f"{RECEPTION_TIMEOUT_S:.0f} s"
+            raise RequestTimedOutError(f"the request's body did not arrive within {limit_s}") from None
+    finally:
+        admitted.reception_ends(reception)
+    if reception.stalled_s is not None:
+        reason = f"its body has not arrived in {reception.stalled_s:.0f} s, while other calls wait"
+        _logger.warning("%s gives way: %s", caller, reason)
+        raise ThrottledError(f"{reason}: try again")
+    if request is grpc.aio.EOF:  # type: ignore[attr-defined]  # the stubs lack it
+        raise InvalidRequestError("the call ended without a request")
+    return request
 
 
 async def _wait_for_quota(usage: Usage | None, call: str) -> None:

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
 from millrace.errors import MillraceError, RequestTimedOutError
+from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.frames import Head, read_client_id
 from millrace_broker.api import ClientAddress, RequestContext, in_progress, known_error
 from millrace_broker.broker import Broker
 from millrace_broker.listeners.wire_calls import Buffer, Response, WireCall
-from millrace_broker.quotas import AdmittedCall, Usage, current_call
+from millrace_broker.quotas import BROKER_SOFTWARE_NAME, AdmittedCall, Usage, current_call
 from millrace_broker.runtime.small_work import first_step, rest
 from millrace_broker.security import ANONYMOUS, KafkaPrincipal, ListenerAccess, SaslConversation
+
+_logger = logging.getLogger(__name__)
 
 
 def _timed_out() -> RequestTimedOutError:
@@ -65,10 +69,22 @@ class Handling:
         """Whether a handler waits."""
         return self._task is not None
 
+    @property
+    def caller(self) -> str:
+        """Name of the client, for messages."""
+        return f"{self.principal} (client id {self.client_id!r}) at {self._client_address}"
+
     def authenticated(self, principal: KafkaPrincipal, access: ListenerAccess) -> None:
         """Make the following calls those of a principal."""
         self.principal = principal
         self.is_broker = access.is_broker(principal)
+
+    def greeted(self, hello: pb.HelloRequest, access: ListenerAccess) -> None:
+        """Take the client id of a greeting, and whether the peer is a broker."""
+        self.client_id = hello.client_id
+        _logger.debug("%s has client id %r, runs %s", self._client_address, hello.client_id, hello.client_software_name)
+        claims = hello.client_software_name == BROKER_SOFTWARE_NAME
+        self.is_exempt = claims and access.believes_broker(self.principal)
 
     def must_wait(self, call: str, head: Head) -> bool:
         """Return whether the next call of a client of millrace has to wait for its quotas, for ``wait_s``."""

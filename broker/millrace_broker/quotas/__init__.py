@@ -9,6 +9,7 @@ refuses or delays a call before its work. Each protocol has its calls admitted h
 * ``parked_calls``     memory of calls that wait for others, and early answers to some of them
 * ``waiting``          marks a wait for others in the code of a call
 * ``byte_budget``      bytes that calls share
+* ``receptions``       requests that are being received, and give way if they stall
 
 Quotas bound what a single client can take, as an administrator configures it (KIP-13, KIP-124, KIP-599, KIP-612). They
 count the work of a call, and throttle its client after it. Neither knows of the other.
@@ -33,6 +34,7 @@ from millrace_broker.quotas.client_quotas import ClientQuotas, QuotaUse, Usage
 from millrace_broker.quotas.connection_rates import ConnectionRates
 from millrace_broker.quotas.connections import ACTIVE_CONNECTION_S, Connections
 from millrace_broker.quotas.quota_table import QuotaTable
+from millrace_broker.quotas.receptions import Reception, Receptions
 from millrace_broker.quotas.token_bucket import TokenBucket
 from millrace_broker.quotas.waiting import Turn, current_call, parked, pause
 
@@ -51,6 +53,8 @@ __all__ = [
     "Lease",
     "QuotaTable",
     "QuotaUse",
+    "Reception",
+    "Receptions",
     "Room",
     "SizeEstimate",
     "TokenBucket",

@@ -11,6 +11,7 @@ Invariants
   or, if that is full, in the request memory of its class. A broker's call is always counted in its class's memory. A
   call that waits for this memory itself, and has no room in ``parked_calls``, keeps its place.
 - A call gives back everything it took when it ends. The response's memory is given back once the response was sent.
+- A request that stops in the middle gives way to calls that wait for its memory or place (``receptions``).
 
 A call beyond the places is refused with ``ThrottledError``, which clients of millrace retry. Kafka's protocol has no
 such error. There, the connection is not read until a place is free (``begin_in_turn``). A call beyond the memory waits
@@ -21,7 +22,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,6 +33,7 @@ from millrace_broker.quotas.byte_budget import ByteBudget, Lease, SizeEstimate
 from millrace_broker.quotas.call_classes import CallClass
 from millrace_broker.quotas.connections import Connections
 from millrace_broker.quotas.parked_calls import ParkedCalls
+from millrace_broker.quotas.receptions import Reception, Receptions
 
 PARKED_CALL_BYTES: Final = 16 * 1024
 """Memory of a waiting call besides its request: task, coroutine, timer, state of the connection or stream."""
@@ -66,7 +69,9 @@ class AdmissionStatistics:
 class Room:
     """Places and memory of one class of calls."""
 
-    def __init__(self, call_class: CallClass, *, requests_max: int, bytes_max: int) -> None:
+    def __init__(
+        self, call_class: CallClass, monotonic: Callable[[], float], *, requests_max: int, bytes_max: int
+    ) -> None:
         self._class: Final = call_class
         self._requests_max: Final = requests_max
         self.request_bytes: Final = ByteBudget(bytes_max)
@@ -77,10 +82,13 @@ class Room:
         self.refused = 0
         self.delayed = 0
         self._turns: Final[deque[asyncio.Future[None]]] = deque()
+        self.receptions: Final = Receptions(monotonic, self._is_wanted)
 
     def enter(self) -> None:
         """Take a place. Raises ``ThrottledError``."""
-        if self.requests >= self._requests_max:
+        if self.is_full:
+            self.receptions.make_way_for_refused(lambda: self.is_full)
+        if self.is_full:
             self.refused += 1
             raise ThrottledError(
                 f"{self.requests} requests are in progress, as many as {_OPTIONS[self._class]} allows: try again"
@@ -111,11 +119,15 @@ class Room:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._turns.append(turn)
         try:
-            await turn
+            with self.receptions.wanted():
+                await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
                 self.leave()
             raise
+
+    def _is_wanted(self) -> bool:
+        return self.request_bytes.is_wanted or any(not turn.done() for turn in self._turns)
 
 
 class Admission:
@@ -125,16 +137,19 @@ class Admission:
         self.rooms: Final = {
             CallClass.CLIENT: Room(
                 CallClass.CLIENT,
+                monotonic,
                 requests_max=config.queued_max_requests,
                 bytes_max=config.queued_max_request_bytes,
             ),
             CallClass.CONTROL: Room(
                 CallClass.CONTROL,
+                monotonic,
                 requests_max=config.control_queued_max_requests,
                 bytes_max=config.control_queued_max_request_bytes,
             ),
             CallClass.BROKER: Room(
                 CallClass.BROKER,
+                monotonic,
                 requests_max=config.inter_broker_queued_max_requests,
                 bytes_max=config.inter_broker_queued_max_request_bytes,
             ),
@@ -221,6 +236,10 @@ class AdmittedCall:
         """Estimate of the request's size, for listeners that learn the size only with the body."""
         return self._room.body_estimate
 
+    def request_step(self, size_bytes: int, arrived_bytes: int) -> int:
+        """Return the memory that a request takes first, of which some bytes have arrived."""
+        return self._room.request_bytes.step(size_bytes, arrived_bytes)
+
     async def take_request_memory(self, size_bytes: int) -> None:
         """Take the memory of the request before its reception. Wait while other calls hold it.
 
@@ -228,14 +247,33 @@ class AdmittedCall:
         """
         if self.request_lease.take_now(size_bytes):
             return
+        with self._waits_for_memory():
+            await self.request_lease.take(size_bytes)
+
+    async def grow_request_memory(self, size_bytes: int, arrived_bytes: int) -> None:
+        """Take the memory of the next step of a request, as ``take_request_memory`` does."""
+        with self._waits_for_memory():
+            await self.request_lease.grow(size_bytes, arrived_bytes)
+
+    @contextmanager
+    def _waits_for_memory(self) -> Iterator[None]:
         parked = self._admission.parked
         # The request memory must not count waiting calls here, because they would block each other.
         if self._class is CallClass.BROKER or parked.bind(self, PARKED_CALL_BYTES):
             self._give_place()
         try:
-            await self.request_lease.take(size_bytes)
+            with self._room.receptions.wanted():
+                yield
         finally:
             parked.release(self)
+
+    def reception_begins(self, reception: Reception) -> None:
+        """Let the reception of the request give way if it stalls."""
+        self._room.receptions.begin(reception)
+
+    def reception_ends(self, reception: Reception) -> None:
+        """End ``reception_begins``. A second call does nothing."""
+        self._room.receptions.end(reception)
 
     def park(self, give_up: Callable[[], None] | None) -> None:
         """Wait for others; see ``waiting.Parkable``. Waits of one call may overlap unless they are polls."""
