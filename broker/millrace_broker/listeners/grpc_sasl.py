@@ -8,6 +8,7 @@ Invariants
   takes no place among the running calls.
 - At most ``_READS_MAX`` messages are received at a time, because gRPC refuses only those above the limit of all calls,
   ``socket.request.max.bytes``. A message is in memory before its size is known here.
+- Hosts that wait to send a message take turns. A client that sends none for ``_READ_S`` gives way to those that wait.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ import base64
 import binascii
 import hmac
 import json
+import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import grpc
@@ -38,8 +42,58 @@ from millrace_broker.security import KafkaPrincipal, SaslConversation
 _LIFETIME_MS: Final = 3_600_000
 """Lifetime of a session at a listener without ``connections.max.reauth.ms``."""
 _READS_MAX: Final = 8
-"""Largest number of messages that are received at a time. Clients of the others wait in their order."""
+"""Largest number of messages that are received at a time. The other clients wait."""
+_READ_S: Final = 1.0
+"""How long a client may take for a message while others wait. It needs one round trip to the broker."""
+_logger: Final = logging.getLogger(__name__)
 _Context = Any  # grpc.aio.ServicerContext is generic in types that this module does not use
+
+
+class ReadTurns:
+    """Turns of clients to send a message. Each host has one of the next turns, however many calls it makes."""
+
+    def __init__(self) -> None:
+        self._reading = 0
+        self._waiting: Final[dict[str, deque[asyncio.Future[None]]]] = {}
+        """Calls by their hosts, in the order of the hosts' turns."""
+
+    @property
+    def are_wanted(self) -> bool:
+        """Whether a client waits for its turn."""
+        return bool(self._waiting)
+
+    @asynccontextmanager
+    async def turn(self, host: str) -> AsyncIterator[None]:
+        """Wait for a turn of a host."""
+        if self._reading >= _READS_MAX:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.setdefault(host, deque()).append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                # A cancelled turn stays in its queue until ``_end`` skips it.
+                if not turn.cancelled():
+                    self._end()  # the turn was given at the moment of the cancellation
+                raise
+        else:
+            self._reading += 1
+        try:
+            yield
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        """Give the turn to the next host. Its further calls wait behind those of the other hosts."""
+        while self._waiting:
+            host = next(iter(self._waiting))
+            turns = self._waiting.pop(host)
+            turn = turns.popleft()
+            if turns:
+                self._waiting[host] = turns
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._reading -= 1
 
 
 class GrpcSessions:
@@ -48,7 +102,7 @@ class GrpcSessions:
     def __init__(self, wall_clock: Callable[[], float] = time.time) -> None:
         self._key: Final = secrets.token_bytes(32)
         self._wall_clock: Final = wall_clock
-        self._reads: Final = asyncio.Semaphore(_READS_MAX)
+        self._reads: Final = ReadTurns()
 
     def issue(self, principal: KafkaPrincipal, lifetime_ms: int) -> str:
         """Return a session of a principal."""
@@ -77,8 +131,8 @@ class GrpcSessions:
     def _signature(self, content: bytes) -> bytes:
         return hmac.digest(self._key, content, "sha256")
 
-    async def exchange(self, conversation: SaslConversation, context: _Context) -> None:
-        """Exchange the messages of a mechanism with a client, and give it a session.
+    async def exchange(self, conversation: SaslConversation, context: _Context, host: str) -> None:
+        """Exchange the messages of a mechanism with a client of a host, and give it a session.
 
         Raises ``SaslAuthenticationError``, ``UnsupportedSaslMechanismError``, ``MessageTooLargeError``,
         ``InvalidRequestError`` and ``RequestTimedOutError``.
@@ -88,7 +142,7 @@ class GrpcSessions:
             # The client decides how long the exchange waits. It must not keep a place from heartbeats meanwhile.
             async with asyncio.timeout(AUTHENTICATION_S):
                 while conversation.principal is None:
-                    message = await self._read(context)
+                    message = await self._read(context, host)
                     with parked():
                         answer = await conversation.authenticate(message)
                     await context.write(answer.message)
@@ -102,17 +156,33 @@ class GrpcSessions:
             )
         )
 
-    async def _read(self, context: _Context) -> bytes:
-        """Receive a message. Raises ``MessageTooLargeError``, and ``InvalidRequestError`` if there is none."""
+    async def _read(self, context: _Context, host: str) -> bytes:
+        """Receive a message.
+
+        Raises ``MessageTooLargeError``, ``InvalidRequestError`` if there is none, and ``RequestTimedOutError`` if the
+        client gives way.
+        """
         with parked():
-            async with self._reads:
-                message: bytes = await context.read()
+            async with self._reads.turn(host):
+                message = await self._arrival(context, host)
                 if message is grpc.aio.EOF:  # type: ignore[attr-defined]  # the stubs lack it
                     raise InvalidRequestError("the client ended the exchange of SASL")
                 if len(message) > SASL_BYTES_MAX:
                     del message  # which the error's traceback would keep longer than the turn
                     raise MessageTooLargeError(f"a message of SASL has more than {SASL_BYTES_MAX} bytes")
         return message
+
+    async def _arrival(self, context: _Context, host: str) -> bytes:
+        reading: asyncio.Future[bytes] = asyncio.ensure_future(context.read())
+        try:
+            while not (await asyncio.wait((reading,), timeout=_READ_S))[0]:
+                if self._reads.are_wanted:
+                    reason = f"it sent no message of SASL for {_READ_S:g} s, while other clients wait to authenticate"
+                    _logger.warning("a client at %s gives way: %s", host, reason)
+                    raise RequestTimedOutError(f"{reason}: try again")
+            return reading.result()
+        finally:
+            reading.cancel()
 
 
 def _text(data: bytes) -> str:

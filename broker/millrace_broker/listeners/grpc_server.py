@@ -187,7 +187,7 @@ def _authentication(broker: Broker, callers: Callers, sessions: GrpcSessions) ->
                 current_call.set(admitted)
                 conversation = callers.access.conversation(broker.logins, asyncio.get_running_loop().time)
                 assert conversation is not None, "a listener with sessions has SASL"
-                await sessions.exchange(conversation, context)
+                await sessions.exchange(conversation, context, client_address(context.peer()).host)
                 return
             except Exception as error:  # noqa: BLE001 - every error ends the call with its status
                 failure = known_error(error)
@@ -223,6 +223,8 @@ def _options(config: BrokerConfig) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", -1),  # responses have their own limits; a first batch is always sent
         # Waiting calls are streams too. A client with many of them must still get answers to its other calls.
         ("grpc.max_concurrent_streams", config.queued_max_requests + parked_max),
+        # With the probe, gRPC receives megabytes of each body that nothing reads yet, also before authentication.
+        ("grpc.http2.bdp_probe", 0),
         ("grpc.max_connection_idle_ms", config.connections_max_idle_ms),
         ("grpc.so_reuseport", 0),  # two brokers on one port must be an error, not a lottery
         # Detect a peer that vanished without closing, and allow pings of idle clients.

@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from millrace.config.security_options import ListenerSecurity
+from millrace.errors import RequestTimedOutError
 from millrace.protocol import grpc_sasl
+from millrace_broker.listeners import grpc_sasl as sasl_calls
 from millrace_broker.listeners.grpc_sasl import _READS_MAX, GrpcSessions
 from millrace_broker.security.sasl import Logins, SaslConversation
 
+from ....integration.waiting import eventually_async
 from ....planted_secrets import planted
 
 OPTIONS = ListenerSecurity.load(
@@ -52,12 +57,60 @@ def test_messages_beyond_the_limit_are_received_after_the_earlier_ones() -> None
         async with asyncio.TaskGroup() as group:
             for call in calls:
                 conversation = SaslConversation(OPTIONS, LOGINS, None, asyncio.get_running_loop().time)
-                group.create_task(sessions.exchange(conversation, call))
+                group.create_task(sessions.exchange(conversation, call, "10.0.0.1"))
             for call in calls:
                 while call not in reading:
                     await asyncio.sleep(0)
                 assert len(reading) <= _READS_MAX
                 call.has_arrived.set()
         assert all(call.session for call in calls)
+
+    asyncio.run(run())
+
+
+async def _exchange(sessions: GrpcSessions, call: Call, host: str) -> None:
+    await sessions.exchange(SaslConversation(OPTIONS, LOGINS, None, asyncio.get_running_loop().time), call, host)
+
+
+def test_silent_calls_of_a_host_do_not_keep_other_hosts_from_authenticating(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sasl_calls, "_READ_S", 0.01)
+
+    async def run() -> None:
+        sessions, reading = GrpcSessions(), list[Call]()
+        silent = [asyncio.create_task(_exchange(sessions, Call(reading), "10.0.0.1")) for _ in range(50 * _READS_MAX)]
+        await eventually_async(lambda: len(reading) == _READS_MAX)
+        call = Call(reading)
+        call.has_arrived.set()
+        await _exchange(sessions, call, "10.0.0.2")
+        assert call.session
+        given_way = [task for task in silent if task.done()]
+        assert 1 <= len(given_way) <= 3 * _READS_MAX
+        assert all(isinstance(task.exception(), RequestTimedOutError) for task in given_way)
+        for task in silent:
+            task.cancel()
+        await asyncio.gather(*silent, return_exceptions=True)
+        assert sessions._reads._reading == 0
+        assert not sessions._reads.are_wanted
+
+    asyncio.run(run())
+    assert "a client at 10.0.0.1 gives way: it sent no message of SASL" in caplog.text
+
+
+def test_a_slow_client_authenticates_while_no_other_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sasl_calls, "_READ_S", 0.0)
+
+    async def run() -> None:
+        sessions, reading = GrpcSessions(), list[Call]()
+        call = Call(reading)
+        exchange = asyncio.create_task(_exchange(sessions, call, "10.0.0.1"))
+        await eventually_async(lambda: reading)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not exchange.done()
+        call.has_arrived.set()
+        await exchange
+        assert call.session
 
     asyncio.run(run())

@@ -1,9 +1,10 @@
-"""Tests of the client in gRPC's terms: its user agent and its address."""
+"""Tests of the listener for gRPC: the client in gRPC's terms, and the options of the server."""
 
 import pytest
 
+from millrace.config.broker import BrokerConfig
 from millrace_broker.api import ClientAddress
-from millrace_broker.listeners.grpc_server import client_address, client_id_of
+from millrace_broker.listeners.grpc_server import _options, client_address, client_id_of
 
 PYTHON = "grpc-python-asyncio/1.85.1 grpc-c/58.0.0 (linux; chttp2)"
 
@@ -39,3 +40,8 @@ def test_the_client_id_is_the_user_agent_before_the_library(user_agent: str, cli
 def test_the_address_is_the_peer_without_the_kind(peer: str, address: ClientAddress, text: str) -> None:
     assert client_address(peer) == address
     assert str(address) == text
+
+
+def test_unread_bodies_are_bounded_by_the_first_window_of_http2() -> None:
+    """gRPC's probe would widen the window of calls that nothing reads."""
+    assert ("grpc.http2.bdp_probe", 0) in _options(BrokerConfig.load({}))
