@@ -146,6 +146,29 @@ def _is_answered(calls: Any, request: pb.ProduceRequest) -> bool:
     return not answer.topics[0].partitions[0].HasField("error")
 
 
+def test_grpc_calls_without_bodies_take_no_memory_of_other_requests(
+    tmp_path: Path, calls_to: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receptions, "GIVE_WAY_S", AN_HOUR_MS / 1000)
+    ending = threading.Event()
+    options = {"queued.max.request.bytes": _MEMORY_BYTES}
+    with (
+        EmbeddedBroker(tmp_path / "data", options=options) as broker,
+        contextlib.ExitStack() as opened,
+        Frames(broker, timeout_s=STALL_S) as client,
+    ):
+        opened.callback(ending.set)
+        calls, other = calls_to(broker.bootstrap_servers), calls_to(broker.bootstrap_servers)
+        calls.create("t")
+        client.greet()
+        produce = other.channel.stream_unary("/millrace.v1.Broker/Produce", bytes, bytes)
+        futures = [produce.future(_nothing_until(ending)) for _ in range(12)]
+        eventually(lambda: _admission(broker).delayed >= 8)
+        answer = pb.ProduceResponse.FromString(client.call("Produce", _produce(calls, bytes(900_000))))
+        assert not answer.topics[0].partitions[0].HasField("error")
+        assert not any(each.done() for each in futures)
+
+
 def test_grpc_calls_without_bodies_give_memory_way(tmp_path: Path, calls_to: Callable[[str], Any]) -> None:
     ending = threading.Event()
     options = {"queued.max.request.bytes": _MEMORY_BYTES}
@@ -155,7 +178,9 @@ def test_grpc_calls_without_bodies_give_memory_way(tmp_path: Path, calls_to: Cal
         calls.create("t")
         produce = other.channel.stream_unary("/millrace.v1.Broker/Produce", bytes, bytes)
         futures = [produce.future(_nothing_until(ending)) for _ in range(12)]
-        eventually(lambda: _admission(broker).delayed >= 8)  # the estimate of a body is a quarter of the memory
+        eventually(
+            lambda: _admission(broker).delayed >= 8
+        )  # the estimate of a body is an eighth of the memory, and half of it is for gRPC
         assert calls.produce("t", calls.batch(b"x")).base_offset == 0
         assert any(each.done() for each in futures)
 

@@ -300,11 +300,10 @@ async def _admit(
     in_progress.set(request_context)
     # The call is done once its response has been sent. Until then, the response is in memory.
     context.add_done_callback(lambda _: admitted.response_lease.release())
-    await admitted.take_request_memory(admitted.body_estimate.bytes)
+    await admitted.take_unseen_memory()
     request = await _body(context, admitted, f"{name} of {principal} (client id {client_id!r}) at {peer}")
     size_bytes = request.ByteSize()
-    admitted.request_lease.settle(size_bytes)
-    admitted.body_estimate.saw(size_bytes)
+    admitted.saw_request(size_bytes)
     if usage is not None:
         usage.request_bytes = size_bytes
     current_call.set(admitted)
@@ -342,7 +341,7 @@ async def _body(context: _Context, admitted: AdmittedCall, caller: str) -> Any:
     reception = _BodyReception(admitted, limit)
     try:
         async with limit:
-            admitted.reception_begins(reception)
+            admitted.unseen_receptions.begin(reception)
             # Not by iteration, which keeps the message until a collection of cyclic garbage.
             request = await context.read()
     except TimeoutError:
@@ -350,7 +349,7 @@ async def _body(context: _Context, admitted: AdmittedCall, caller: str) -> Any:
             limit_s = f"{RECEPTION_TIMEOUT_S:.0f} s"
             raise RequestTimedOutError(f"the request's body did not arrive within {limit_s}") from None
     finally:
-        admitted.reception_ends(reception)
+        admitted.unseen_receptions.end(reception)
     if reception.stalled_s is not None:
         reason = f"its body has not arrived in {reception.stalled_s:.0f} s, while other calls wait"
         _logger.warning("%s gives way: %s", caller, reason)

@@ -29,7 +29,7 @@ class ContentReception:
         self._view = memoryview(self._body)
         self._view[: len(part)] = part
         self.received_bytes = self._seen_bytes = len(part)
-        call.reception_begins(self)
+        call.receptions.begin(self)
 
     @property
     def left(self) -> memoryview:
@@ -58,14 +58,14 @@ class ContentReception:
 
     async def grow(self) -> None:
         """Wait for memory for the next bytes. The reception does not give way meanwhile."""
-        self._call.reception_ends(self)
+        self._call.receptions.end(self)
         await self._call.grow_request_memory(self._size_bytes, self.received_bytes)
         self._grow()
-        self._call.reception_begins(self)
+        self._call.receptions.begin(self)
 
     def end(self) -> bytearray:
         """End the reception. Return the content."""
-        self._call.reception_ends(self)
+        self._call.receptions.end(self)
         return self._body
 
     def has_progressed(self) -> bool:

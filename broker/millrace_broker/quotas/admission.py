@@ -33,7 +33,7 @@ from millrace_broker.quotas.byte_budget import ByteBudget, Lease, SizeEstimate
 from millrace_broker.quotas.call_classes import CallClass
 from millrace_broker.quotas.connections import Connections
 from millrace_broker.quotas.parked_calls import ParkedCalls
-from millrace_broker.quotas.receptions import Reception, Receptions
+from millrace_broker.quotas.receptions import Receptions
 
 PARKED_CALL_BYTES: Final = 16 * 1024
 """Memory of a waiting call besides its request: task, coroutine, timer, state of the connection or stream."""
@@ -76,18 +76,25 @@ class Room:
         self._requests_max: Final = requests_max
         self.request_bytes: Final = ByteBudget(bytes_max)
         self.response_bytes: Final = ByteBudget(bytes_max)
-        self.body_estimate: Final = SizeEstimate(bytes_max // _FIRST_BODIES)
-        """Size estimate for listeners that learn the size of a request only with its body."""
+        self.unseen_bytes: Final = ByteBudget(bytes_max // 2)
+        """Memory of requests that a listener does not see until they are complete, a part of ``request_bytes``.
+
+        Its limit leaves the other half to requests that the broker can receive in steps.
+        """
+        self.body_estimate: Final = SizeEstimate(bytes_max // 2 // _FIRST_BODIES)
+        """Size estimate of such requests."""
         self.requests = 0
         self.refused = 0
         self.delayed = 0
         self._turns: Final[deque[asyncio.Future[None]]] = deque()
         self.receptions: Final = Receptions(monotonic, self._is_wanted)
+        self.unseen_receptions: Final = Receptions(monotonic, lambda: self.unseen_bytes.is_wanted or self._is_wanted())
 
     def enter(self) -> None:
         """Take a place. Raises ``ThrottledError``."""
         if self.is_full:
             self.receptions.make_way_for_refused(lambda: self.is_full)
+            self.unseen_receptions.make_way_for_refused(lambda: self.is_full)
         if self.is_full:
             self.refused += 1
             raise ThrottledError(
@@ -119,12 +126,18 @@ class Room:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._turns.append(turn)
         try:
-            with self.receptions.wanted():
+            with self.wanted():
                 await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
                 self.leave()
             raise
+
+    @contextmanager
+    def wanted(self) -> Iterator[None]:
+        """Let stalled receptions of all kinds give way while the caller waits."""
+        with self.receptions.wanted(), self.unseen_receptions.wanted():
+            yield
 
     def _is_wanted(self) -> bool:
         return self.request_bytes.is_wanted or any(not turn.done() for turn in self._turns)
@@ -186,13 +199,14 @@ class Admission:
         """Return the current statistics."""
         rooms = self.rooms.values()
         budgets = [budget for room in rooms for budget in (room.request_bytes, room.response_bytes)]
+        delayed = sum(budget.delayed for budget in budgets) + sum(room.unseen_bytes.delayed for room in rooms)
         return AdmissionStatistics(
             requests=sum(room.requests for room in rooms),
             by_class={each.value: room.requests for each, room in self.rooms.items()},
             connections=len(self.connections),
             bytes_in_use=sum(budget.in_use_bytes for budget in budgets),
             refused=self.connections.refused + sum(room.refused for room in rooms),
-            delayed=sum(budget.delayed for budget in budgets) + sum(room.delayed for room in rooms),
+            delayed=delayed + sum(room.delayed for room in rooms),
             parked=len(self.parked),
             parked_bytes=self.parked.bytes,
             evicted=self.parked.evicted,
@@ -210,6 +224,7 @@ class AdmittedCall:
         "_is_over",
         "_peer",
         "_room",
+        "_unseen_lease",
         "request_lease",
         "response_lease",
     )
@@ -223,6 +238,7 @@ class AdmittedCall:
         self._has_place = True
         self._is_counted = False
         self._is_over = False
+        self._unseen_lease: Final = Lease(self._room.unseen_bytes)
         self.request_lease: Final = Lease(self._room.request_bytes)
         """Memory of the request, taken before its reception."""
         self.response_lease: Final = Lease(self._room.response_bytes)
@@ -230,11 +246,6 @@ class AdmittedCall:
 
         The listener releases it after the response was sent, when the call has already ended.
         """
-
-    @property
-    def body_estimate(self) -> SizeEstimate:
-        """Estimate of the request's size, for listeners that learn the size only with the body."""
-        return self._room.body_estimate
 
     def request_step(self, size_bytes: int, arrived_bytes: int) -> int:
         """Return the memory that a request takes first, of which some bytes have arrived."""
@@ -247,12 +258,26 @@ class AdmittedCall:
         """
         if self.request_lease.take_now(size_bytes):
             return
-        with self._waits_for_memory():
+        with self._waits_for_memory(), self._room.wanted():
             await self.request_lease.take(size_bytes)
+
+    async def take_unseen_memory(self) -> None:
+        """Do as ``take_request_memory`` for a request of unknown size, whose progress the listener does not see."""
+        size_bytes = self._room.body_estimate.bytes
+        if not self._unseen_lease.take_now(size_bytes):
+            with self._waits_for_memory(), self._room.unseen_receptions.wanted():
+                await self._unseen_lease.take(size_bytes)
+        await self.take_request_memory(size_bytes)
+
+    def saw_request(self, size_bytes: int) -> None:
+        """Settle the memory of ``take_unseen_memory`` after the reception."""
+        self._unseen_lease.release()
+        self.request_lease.settle(size_bytes)
+        self._room.body_estimate.saw(size_bytes)
 
     async def grow_request_memory(self, size_bytes: int, arrived_bytes: int) -> None:
         """Take the memory of the next step of a request, as ``take_request_memory`` does."""
-        with self._waits_for_memory():
+        with self._waits_for_memory(), self._room.wanted():
             await self.request_lease.grow(size_bytes, arrived_bytes)
 
     @contextmanager
@@ -262,18 +287,19 @@ class AdmittedCall:
         if self._class is CallClass.BROKER or parked.bind(self, PARKED_CALL_BYTES):
             self._give_place()
         try:
-            with self._room.receptions.wanted():
-                yield
+            yield
         finally:
             parked.release(self)
 
-    def reception_begins(self, reception: Reception) -> None:
-        """Let the reception of the request give way if it stalls."""
-        self._room.receptions.begin(reception)
+    @property
+    def receptions(self) -> Receptions:
+        """Receptions of requests that the listener sees arrive, of the call's class."""
+        return self._room.receptions
 
-    def reception_ends(self, reception: Reception) -> None:
-        """End ``reception_begins``. A second call does nothing."""
-        self._room.receptions.end(reception)
+    @property
+    def unseen_receptions(self) -> Receptions:
+        """Receptions of requests after ``take_unseen_memory``, of the call's class."""
+        return self._room.unseen_receptions
 
     def park(self, give_up: Callable[[], None] | None) -> None:
         """Wait for others; see ``waiting.Parkable``. Waits of one call may overlap unless they are polls."""
@@ -305,6 +331,7 @@ class AdmittedCall:
         self._give_place()
         self._admission.parked.release(self)
         self._admission.connections.call_ended(self._peer)
+        self._unseen_lease.release()
         self.request_lease.release()
 
     def _give_place(self) -> None:

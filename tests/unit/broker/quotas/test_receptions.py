@@ -138,7 +138,7 @@ def test_a_refused_place_is_free_after_a_stalled_reception_gave_way() -> None:
     now_s = 0.0
     admission = Admission(BrokerConfig.load({"queued.max.requests": "1"}), lambda: now_s)
     stalled = admission.begin("a", CallClass.CLIENT)
-    stalled.reception_begins(_PlaceHolder(stalled))
+    stalled.receptions.begin(_PlaceHolder(stalled))
     with pytest.raises(ThrottledError):
         admission.begin("b", CallClass.CLIENT)
     now_s = GIVE_WAY_S
