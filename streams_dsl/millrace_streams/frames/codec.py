@@ -12,16 +12,13 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from millrace_streams.frames.cells import are_exact
 from millrace_streams.frames.evaluation import polars_schema
 from millrace_streams.layout import WINDOW_END, WINDOW_START, Layout
 from millrace_streams.serdes import serde_of_field
 from millrace_streams.windows import FOREVER_MS, LAST_INSTANT_MS, Windowed
 
 _PYTHONS_LAST: Final = dt.datetime.max.replace(tzinfo=dt.UTC)
-_PYTHON_TYPES: Final = {
-    pa.string(): str, pa.binary(): bytes, pa.int32(): int, pa.int64(): int, pa.float64(): float, pa.bool_(): bool,
-}  # fmt: skip
-"""Types whose cells have one Python type."""
 _START: Final = "start"
 _END: Final = "end"
 
@@ -74,13 +71,12 @@ def canonical_values(layout: Layout, values: list[Any]) -> list[Any]:
     if not layout.value:
         return values
     column = layout.schema.field(layout.value)
+    if are_exact(column, values):
+        return values
     serde = serde_of_field(column)
     if serde.to_column is not None and serde.from_column is not None:
         encode, decode = serde.to_column, serde.from_column
         return [None if value is None else decode(encode(value)) for value in values]
-    python_type = _PYTHON_TYPES.get(column.type)
-    if python_type is not None and set(map(type, values)) <= {python_type, type(None)}:
-        return values
     return _cells(column, pl.DataFrame(value_columns_of(layout, values)))
 
 

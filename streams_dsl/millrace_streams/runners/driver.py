@@ -301,7 +301,7 @@ def _batch_of(source: SourceReader, records: Sequence[TestRecord]) -> Batch:
     keys, times = [record.key for record in records], [record.timestamp_ms for record in records]
     batch = Batch.of_lists(layout, keys, values, times)
     check_types(f"{source.source.name} (records of {source.source.topic})", batch, "the value")
-    return batch
+    return batch.canonical()
 
 
 def _decoded(source: SourceReader, rows: PipedRows, timestamps_ms: Sequence[int] | None) -> Batch:

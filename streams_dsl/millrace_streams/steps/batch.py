@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from millrace_streams.frames.cells import are_exact
 from millrace_streams.frames.codec import key_columns_of, keys_of, value_columns_of, values_of
 from millrace_streams.layout import Layout
 
@@ -233,13 +234,36 @@ class Batch:
         return np.asarray([row for row, key in enumerate(self.keys) if key is not None], dtype=np.int64)
 
     def canonical(self) -> Batch:
-        """Return the same rows with exactly the layout's columns in its order, whatever a function returned."""
+        """Return the same rows as the layout's columns give them back, whatever a function returned."""
         olds = self._olds
         if olds is not None and any(old is not None for old in olds):
             olds = self.with_values(olds).canonical().values
-        batch = Batch.of_frame(self.layout, self.frame, olds=olds)
-        batch.latest = self.latest
+        keys = self._keys if self._has_exact_keys() else None
+        values = self._values if self._has_exact_values() else None
+        if self.layout.scalar and keys is self._keys and values is self._values:
+            batch = self.with_layout(self.layout)
+        else:
+            batch = Batch.of_frame(self.layout, self.frame)
+            batch._keys, batch._values, batch._times = keys, values, self._times
+        batch._olds, batch.latest = olds, self.latest
         return batch
+
+    def _has_exact_keys(self) -> bool:
+        """Return whether the batch has a list of keys, and the key columns give them back unchanged."""
+        keys, fields = self._keys, [self.layout.schema.field(name) for name in self.layout.key]
+        if keys is None or not fields:
+            return False
+        if self.layout.windowed:
+            keys = [None if key is None else key.key for key in keys]
+        if len(fields) == 1:
+            return are_exact(fields[0], keys)
+        parts = zip(*(key for key in keys if key is not None), strict=True)
+        return all(are_exact(field, list(cells)) for field, cells in zip(fields, parts, strict=False))
+
+    def _has_exact_values(self) -> bool:
+        """Return whether the batch has a list of bare values, and their column gives them back unchanged."""
+        column = self.layout.value
+        return bool(column) and self._values is not None and are_exact(self.layout.schema.field(column), self._values)
 
     def take(self, rows: Sequence[int] | Rows) -> Batch:
         """Return the rows with these numbers, in their order; columns and lists are taken on use."""

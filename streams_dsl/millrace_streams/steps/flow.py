@@ -30,6 +30,7 @@ from millrace_streams.functions import PythonFunction
 from millrace_streams.layout import Layout
 from millrace_streams.processors import FIRST_TASK, TaskId
 from millrace_streams.steps.batch import Batch, Rows
+from millrace_streams.steps.results import MisfitError
 
 ROOT: Final = 0
 REPARTITIONS: Final = 1
@@ -198,6 +199,8 @@ class Inputs:
             yield place
         except (UserFunctionError, TopologyError):
             raise
+        except MisfitError as error:
+            raise self.failure(node, str(error), place.turn) from error.__cause__
         except Exception as error:
             text = f"{what} raised {type(error).__name__}: {error}"
             raise self.failure(node, text, place.turn) from error

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, ClassVar
+from functools import cached_property, partial
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import polars as pl
 
+from millrace_streams.frames.cells import ValueConversion, exact_type
 from millrace_streams.frames.codec import window_columns
 from millrace_streams.graph import Fold, FoldNode
 from millrace_streams.layout import Layout
@@ -24,10 +25,18 @@ from millrace_streams.steps.expiry import Expiry
 from millrace_streams.steps.flow import Emitted, Inputs, Output, Place
 from millrace_streams.steps.groups import Groups, fold_groups, group, rows_that_count
 from millrace_streams.steps.named_folds import NamedFold
-from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, typed
+from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, checked, typed
+from millrace_streams.steps.results import result_conversion
 from millrace_streams.stores import StoreSpec
 from millrace_streams.stores.base import Stored, StoreKind
 from millrace_streams.windows import length_of
+
+
+class Conversion(NamedTuple):
+    """Conversion of results by key, as ``result_conversion``; values of the type ``exact`` need none."""
+
+    of: ValueConversion
+    exact: type | None
 
 
 @dataclass(slots=True)
@@ -35,11 +44,13 @@ class Folding:
     """A batch being folded record by record: keys, values, times and sides by turn, the relevant turns, the output.
 
     ``stream_times`` has the largest time of the input so far for each relevant turn. ``starts`` has the starts of the
-    open time windows of a turn. ``out`` and ``changes`` are those of ``FoldStep.run``.
+    open time windows of a turn. ``conversion`` is that of ``FoldStep``, and ``out`` and ``changes`` are those
+    of ``FoldStep.run``.
     """
 
     node: FoldNode
     folds: Sequence[Fold]
+    conversion: Conversion
     store: Any
     keys: list[Any]
     values: list[Any]
@@ -61,9 +72,10 @@ class Folding:
         fold, time_ms = self.folds[self.sides[turn]], self.times[turn]
         before = stored.value if stored is not None else begin(fold)
         newest_ms = time_ms if stored is None else max(time_ms, stored.timestamp)
-        result = go_on(fold, key, self.values[turn], before)
+        result = self.conversion.of(key, go_on(fold, key, self.values[turn], before))
         if self.changes is not None:
-            self.changes.add(turn, result_key, result, newest_ms, before if self.node.sends_old else None)
+            old = before if stored is not None else self.conversion.of(key, before)
+            self.changes.add(turn, result_key, result, newest_ms, old if self.node.sends_old else None)
         return result, newest_ms
 
 
@@ -113,6 +125,15 @@ class FoldStep:
         """The fold of each input."""
         return self.node.folds if self.named is None else (self.named.fold,)
 
+    @cached_property
+    def conversion(self) -> Conversion:
+        """Conversion of a result to the aggregate that the next call gets, as if it had been stored in between."""
+        if self.named is not None:
+            return Conversion(_unchanged, None)
+        [spec] = self.stores
+        assert isinstance(spec, StoreSpec)
+        return Conversion(result_conversion(spec.entry_layout), exact_type(spec.entry_layout))
+
     def values_of(self, batch: Batch) -> list[Any]:
         """Return the values to fold."""
         return batch.values if self.named is None else self.named.lifted(batch)
@@ -154,7 +175,9 @@ class FoldStep:
     def _results(self, output: Output, inputs: Inputs) -> Output:
         """Return rows of the table, in order, from those of the store."""
         if self.named is None:
-            return typed(self.node, output, inputs).in_order()
+            # Bare values are converted already. A row from a window store gets the columns of its window.
+            fit = checked if self.kept.scalar else typed
+            return fit(self.node, output, inputs).in_order()
         return replace(output, batch=self.named.results(output.batch)).in_order()
 
     def place(self, batch: Batch, counted: Rows, store: Any, out: Emitted) -> Placed:
@@ -215,7 +238,19 @@ class FoldStep:
             stream_times = _stream_times(store, sides, times, turns)
         out.dropped = len(keys) - len(turns)
         work = Folding(
-            self.node, self.folds, store, keys, values, times, sides, turns, stream_times, place, out, changes
+            self.node,
+            self.folds,
+            self.conversion,
+            store,
+            keys,
+            values,
+            times,
+            sides,
+            turns,
+            stream_times,
+            place,
+            out,
+            changes,
         )
         self.want_records(work)
         oldest: list[int] = []
@@ -237,12 +272,14 @@ class FoldStep:
         self.want(store, groups)
         taken = batch.take(groups.rows)
         [fold], values = self.folds, self.values_of(taken)
+        convert, exact = self.conversion
+        add_all = _combine_all if self.named is not None else partial(_add_all, exact=exact, convert=convert)
         folded = fold_groups(
             groups,
             taken.times,
             place,
             load=lambda key, start: self.stored(store, key, start),
-            add=lambda key, first, end, value, results: _add_all(fold, key, values[first:end], value, results),
+            add=lambda key, first, end, value, results: add_all(fold, key, values[first:end], value, results),
             save=lambda key, start, value, time_ms: self.put(store, key, start, value, time_ms),
         )
         self.finish(placed, store, out)
@@ -253,7 +290,11 @@ class FoldStep:
             for turn, key, value, time_ms in zip(groups.rows, keyed.keys, folded.results, folded.times, strict=True):
                 changes.add(turn, key, value, time_ms)
             return out.output(self.kept)
-        olds = [begin(fold) if each is None else each for each in folded.befores] if self.node.sends_old else None
+        olds = None
+        if self.node.sends_old:
+            # Only rows depend on the key, and are converted as a whole batch.
+            first = convert if self.kept.scalar else _unchanged
+            olds = [first(None, begin(fold)) if each is None else each for each in folded.befores]
         changed = keyed.with_values(folded.results).with_changes(self.kept, olds, None)
         return Output(changed, groups.rows, out.dropped)
 
@@ -293,16 +334,42 @@ def go_on(fold: Fold, key: Any, value: Any, aggregate: Any) -> Any:
     return fold.aggregator(key, value, aggregate)
 
 
-def _add_all(fold: Fold, key: Any, values: list[Any], aggregate: Any, results: list[Any]) -> None:
-    """Append the aggregate after each value to ``results``: ``go_on`` in a loop with minimal overhead."""
+def _unchanged(key: Any, value: Any) -> Any:
+    return value
+
+
+def _combine_all(fold: Fold, key: Any, values: list[Any], aggregate: Any, results: list[Any]) -> None:
+    """Append the aggregate after each value to ``results``, by the reducer of named aggregates."""
+    append, reducer = results.append, fold.reducer
+    assert reducer is not None
+    for value in values:
+        aggregate = value if aggregate is None else reducer(aggregate, value)
+        append(aggregate)
+
+
+def _add_all(
+    fold: Fold,
+    key: Any,
+    values: list[Any],
+    aggregate: Any,
+    results: list[Any],
+    *,
+    exact: type | None,
+    convert: ValueConversion,
+) -> None:
+    """Append the converted aggregate after each value to ``results``: ``go_on`` in a loop with minimal overhead."""
     append = results.append
     if fold.reducer is not None:
         reducer = fold.reducer
         for value in values:
             aggregate = value if aggregate is None else reducer(aggregate, value)
+            if type(aggregate) is not exact:
+                aggregate = convert(key, aggregate)
             append(aggregate)
         return
     call = fold.aggregator
     for value in values:
         aggregate = call(key, value, begin(fold) if aggregate is None else aggregate)
+        if type(aggregate) is not exact:
+            aggregate = convert(key, aggregate)
         append(aggregate)

@@ -148,7 +148,7 @@ class _KeySessions:
             self.out.dropped += 1
             return
         fold = self.step.folds[side]
-        result = go_on(fold, key, value, self._merged(fold, found))
+        result = self.step.conversion.of(windowed(key, start, end), go_on(fold, key, value, self._merged(fold, found)))
         widened = (start, end) != (time_ms, time_ms)
         for session in found:
             self.kept.remove(session)

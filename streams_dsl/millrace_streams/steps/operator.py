@@ -129,10 +129,16 @@ class StatelessStep:
 
 
 def typed(node: Node, output: Output, inputs: Inputs) -> Output:
-    """Check that a user function's results fit the layout's types, and reduce rows to the layout's columns.
+    """Return a user function's results as the layout's columns give them back.
 
-    Raises ``UserFunctionError`` naming the node and the record's position otherwise.
+    Raises ``UserFunctionError`` naming the node and the record's position if they do not fit.
     """
+    checked(node, output, inputs)
+    return replace(output, batch=output.batch.canonical())
+
+
+def checked(node: Node, output: Output, inputs: Inputs) -> Output:
+    """Return results that are as their columns give them back, if they fit; raises as ``typed`` does."""
 
     def failure(text: str, row: int | None) -> UserFunctionError:
         turn = None if row is None else output.turn_of(row)
@@ -141,4 +147,4 @@ def typed(node: Node, output: Output, inputs: Inputs) -> Output:
         return inputs.failure(node.name, text, turn)
 
     check_types(node.name, output.batch, failure=failure)
-    return output if output.batch.layout.scalar else replace(output, batch=output.batch.canonical())
+    return output

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any
 
-from millrace_streams.layout import KEY, WINDOW_COLUMNS
+from millrace_streams.frames.cells import ValueConversion
+from millrace_streams.steps.results import result_conversion
 from millrace_streams.stores import (
     KeyValueStore,
     ObjectStore,
@@ -19,14 +19,13 @@ from millrace_streams.stores import (
 from millrace_streams.stores.base import Stored
 from millrace_streams.windows import FOREVER_MS, Windowed
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
 
 @dataclass(frozen=True, slots=True)
 class KeyValueView:
     """Store of a value per key. Iterators are in byte order of the keys, over the content at their start."""
 
     _store: KeyValueStore
+    _convert: ValueConversion
 
     def get(self, key: Any) -> Any:
         """Return the value of a key; None if there is none."""
@@ -36,7 +35,7 @@ class KeyValueView:
         """Set a key's value; None deletes it. Raises ``ValueError`` for a key of None."""
         if key is None:
             raise ValueError(f"the store {self._store.name} cannot hold a key of None: leave such records out")
-        self._store.put(key, _whole(self._store, key, value), 0)
+        self._store.put(key, self._convert(key, value), 0)
 
     def put_if_absent(self, key: Any, value: Any) -> Any:
         """Set a key's value if it has none; returns the previous value."""
@@ -65,11 +64,12 @@ class WindowView:
     """Store of a value per key and window start, in ms."""
 
     _store: WindowStore
+    _convert: ValueConversion
 
     def put(self, key: Any, value: Any, start_ms: int) -> None:
         """Set the value of a window; None deletes it. Expired windows are ignored."""
         if start_ms >= self._store.oldest_ms:
-            self._store.put(key, start_ms, _whole(self._store, key, value), start_ms)
+            self._store.put(key, start_ms, self._convert(key, value), start_ms)
             self._store.expire()
 
     def fetch(self, key: Any, first_ms: int, last_ms: int | None = None) -> Any:
@@ -91,10 +91,11 @@ class SessionView:
     """Store of a value per key and session."""
 
     _store: SessionStore
+    _convert: ValueConversion
 
     def put(self, session: Windowed, value: Any) -> None:
         """Set the value of a session; None deletes it."""
-        self._store.put(session, _whole(self._store, session, value))
+        self._store.put(session, self._convert(session, value))
         self._store.expire()
 
     def remove(self, session: Windowed) -> None:
@@ -116,10 +117,11 @@ class VersionedView:
     """Store of the versions of a value per key, by the time in ms from which they are valid."""
 
     _store: VersionedStore
+    _convert: ValueConversion
 
     def put(self, key: Any, value: Any, timestamp_ms: int) -> bool:
         """Add a version; returns whether it was within the history."""
-        return self._store.put(key, _whole(self._store, key, value), timestamp_ms) is not None
+        return self._store.put(key, self._convert(key, value), timestamp_ms) is not None
 
     def get(self, key: Any, as_of: int | None = None) -> VersionedRecord | None:
         """Return the current version, or the one as of a time."""
@@ -134,29 +136,18 @@ class VersionedView:
 
 
 def view_of(store: ObjectStore) -> Any:
-    """Return the view of a store."""
+    """Return the view of a store. A value that is put is read as its columns give it back, also before it is saved."""
+    convert = result_conversion(store.spec.entry_layout, f"the value for the store {store.name}")
     match store:
         case KeyValueStore():
-            return KeyValueView(store)
+            return KeyValueView(store, convert)
         case WindowStore():
-            return WindowView(store)
+            return WindowView(store, convert)
         case SessionStore():
-            return SessionView(store)
+            return SessionView(store, convert)
         case VersionedStore():
-            return VersionedView(store)
+            return VersionedView(store, convert)
     raise TypeError(f"{type(store).__name__} is not a store of processors")
-
-
-def _whole(store: ObjectStore, key: Any, value: Any) -> Any:
-    """Return a row with its key columns, as read back from a checkpoint; other values unchanged."""
-    layout = store.spec.layout
-    if value is None or layout.scalar:
-        return value
-    columns = {KEY: key}
-    if isinstance(key, Windowed):
-        bounds = (_EPOCH + timedelta(milliseconds=time_ms) for time_ms in (key.start, key.end))
-        columns = {KEY: key.key, **dict(zip(WINDOW_COLUMNS, bounds, strict=True))}
-    return {name: columns[name] if name in columns else value[name] for name in layout.names}
 
 
 def _value(stored: Stored | None) -> Any:

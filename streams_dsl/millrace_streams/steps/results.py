@@ -3,15 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 
 from millrace_streams.errors import UserFunctionError
+from millrace_streams.frames.cells import ValueConversion, value_conversion
 from millrace_streams.frames.codec import columns_of, key_columns_of
+from millrace_streams.layout import Layout
 from millrace_streams.steps.batch import Batch
 
 MISFITS: Final = (pl.exceptions.PolarsError, TypeError, ValueError, KeyError, OverflowError, AttributeError)
+
+
+class MisfitError(Exception):
+    """A function's result that does not fit its layout; the message is that of ``check_types``."""
+
+
+def result_conversion(layout: Layout, what: str = "the function's result") -> ValueConversion:
+    """Return the conversion of a function's results, by key, to values as stored and read back; None stays None.
+
+    It raises ``MisfitError``.
+    """
+    convert = value_conversion(layout)
+
+    def converted(key: Any, value: Any) -> Any:
+        if value is None:
+            return None
+        try:
+            return convert(key, value)
+        except MISFITS as error:
+            raise MisfitError(_misfit(layout, key, value, error, what, "value=...")) from error
+
+    return converted
 
 
 def check_types(
@@ -38,18 +62,19 @@ def _culprit(batch: Batch, error: Exception, what: str) -> tuple[str, int | None
         try:
             columns_of(layout, [key], [value])
         except MISFITS as reason:
-            if not layout.scalar and value is not None and not isinstance(value, dict):
-                return f"the function must return a dict of {', '.join(layout.value_columns)}, not {value!r}", row
-            if isinstance(reason, KeyError):
-                return (
-                    f"the function returned no column {reason.args[0]}; it returned {', '.join(map(str, value))}",
-                    row,
-                )
-            wanted = layout.schema.field(layout.value).type if layout.value is not None else "the row's types"
             remedy = "key=..." if _is_key(batch, key) else "value=..."
-            why = str(reason).partition("\n")[0]
-            return f"{what} {value!r} under key {key!r} does not fit {wanted}: {why}: give its type, {remedy}", row
+            return _misfit(layout, key, value, reason, what, remedy), row
     return f"the function's results do not fit their columns: {error}", None
+
+
+def _misfit(layout: Layout, key: object, value: Any, reason: Exception, what: str, remedy: str) -> str:
+    if not layout.scalar and value is not None and not isinstance(value, dict):
+        return f"the function must return a dict of {', '.join(layout.value_columns)}, not {value!r}"
+    if isinstance(reason, KeyError):
+        return f"the function returned no column {reason.args[0]}; it returned {', '.join(map(str, value))}"
+    wanted = layout.schema.field(layout.value).type if layout.value is not None else "the row's types"
+    why = str(reason).partition("\n")[0]
+    return f"{what} {value!r} under key {key!r} does not fit {wanted}: {why}: give its type, {remedy}"
 
 
 def _is_key(batch: Batch, key: object) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
+from millrace_streams.frames.cells import ValueConversion
 from millrace_streams.frames.evaluation import to_polars
 from millrace_streams.graph import Aggregator, GroupTableNode, TableFoldNode
 from millrace_streams.layout import Layout
@@ -17,7 +18,8 @@ from millrace_streams.steps.flow import Emitted, Inputs, Output
 from millrace_streams.steps.groups import fold_groups, group
 from millrace_streams.steps.map_values import reserved_of
 from millrace_streams.steps.named_folds import NamedFold
-from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, StatelessStep, typed
+from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, StatelessStep, checked, typed
+from millrace_streams.steps.results import result_conversion
 from millrace_streams.stores import KeyValueStore, StoreSpec
 
 _NOTHING: Final = (None, None)
@@ -98,6 +100,7 @@ class TableFoldStep:
         taken = batch.take(groups.rows)
         news, olds = self._halves(taken)
         adder, subtractor = self._functions
+        convert = self._conversion
 
         def add(key: Any, first: int, end: int, aggregate: Any, results: list[Any]) -> None:
             append = results.append
@@ -106,6 +109,8 @@ class TableFoldStep:
                     aggregate = subtractor(key, old, aggregate)
                 if new is not None:
                     aggregate = self._begun(key, new) if aggregate is None else adder(key, new, aggregate)
+                if convert is not None:
+                    aggregate = convert(key, aggregate)
                 append(aggregate)
 
         with inputs.blaming(node.name, "adder or subtractor") as place:
@@ -124,8 +129,14 @@ class TableFoldStep:
         if node.emit == "last":
             output = output.last_of_keys()
         if self.named is None:
-            return typed(node, output, inputs).in_order()
+            fit = checked if self._kept.scalar else typed
+            return fit(node, output, inputs).in_order()
         return replace(output, batch=self.named.results(output.batch)).in_order()
+
+    @cached_property
+    def _conversion(self) -> ValueConversion | None:
+        """Conversion of a result to the aggregate that the next call gets; None for named aggregates."""
+        return result_conversion(self._kept) if self.named is None else None
 
     def _halves(self, batch: Batch) -> tuple[list[Any], list[Any]]:
         """Return the added and the subtracted value of each row; None where there is none."""

@@ -16,10 +16,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
-from millrace_streams.layout import Layout
+import pyarrow as pa
+
+from millrace_streams.layout import WINDOW_COLUMNS, Layout
 
 StoreKind: TypeAlias = Literal["key_value", "window", "session", "versioned", "buffer"]
 EntryForm: TypeAlias = Literal[
@@ -59,6 +61,14 @@ class StoreSpec:
     retention_ms: int = 0
     form: EntryForm = "row"
     other: Layout | None = None
+
+    @property
+    def entry_layout(self) -> Layout:
+        """Layout of an entry's key and value. The start of a window is stored beside them."""
+        if self.kind != "window":
+            return self.layout
+        kept = [column for column in self.layout.schema if column.name not in WINDOW_COLUMNS]
+        return replace(self.layout, schema=pa.schema(kept), windowed=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

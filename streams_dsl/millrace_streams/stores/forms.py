@@ -88,7 +88,7 @@ class Form:
 def form_of(spec: StoreSpec) -> Form:
     """Return the form of a store's entries."""
     if spec.form == "row":
-        return _ROWS[spec.kind](spec.layout)
+        return _ROWS[spec.kind](spec.entry_layout)
     return _OTHERS[spec.form](spec)
 
 
@@ -106,15 +106,12 @@ def _key_value(layout: Layout) -> Form:
 
 
 def _window(layout: Layout) -> Form:
-    kept = [column for column in layout.schema if column.name not in WINDOW_COLUMNS]
-    inner = replace(layout, schema=pa.schema(kept), windowed=False)
-
     def entry(found: Rows) -> tuple[Hashable, Any]:
         [(start, (key, value), time_ms)] = found
         return (key, start), Stored(value, time_ms)
 
     return Form(
-        parts=(Part("", None, START), Part("", inner), Part("", None, _TIME)),
+        parts=(Part("", None, START), Part("", layout), Part("", None, _TIME)),
         rows=lambda identity, stored: iter([(identity[1], (identity[0], stored.value), stored.timestamp)]),
         entry=entry,
         identity=lambda identity: (None, (None, None)) if identity is None else (identity[1], (identity[0], None)),

@@ -1,0 +1,200 @@
+"""Single Python values as their column gives them back.
+
+A column of doubles gives 3.0 for 3, one of JSON a list for a tuple, and a row has exactly the columns of its layout. A
+fold converts each result before the next call. So a function cannot tell whether its aggregate was stored in between.
+Common types are converted in Python, because a column of one cell costs a hundred times as much.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Collection, Iterable
+from decimal import Decimal
+from typing import Any, Final, TypeAlias
+from zoneinfo import ZoneInfo
+
+import polars as pl
+import pyarrow as pa
+
+from millrace_streams.frames.evaluation import polars_schema
+from millrace_streams.layout import WINDOW_COLUMNS, Layout
+from millrace_streams.serdes import JSON, serde_of_field
+from millrace_streams.windows import Windowed
+
+CellConversion: TypeAlias = Callable[[Any], Any]
+ValueConversion: TypeAlias = Callable[[Any, Any], Any]
+"""Conversion of the value of a key."""
+
+_UTC: Final = ZoneInfo("UTC")
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=_UTC)
+_PYTHONS_LAST_MS: Final = (dt.datetime.max.replace(tzinfo=_UTC) - _EPOCH) // dt.timedelta(milliseconds=1)
+_EXACT_TYPES: Final = {pa.string(): str, pa.binary(): bytes, pa.float64(): float, pa.bool_(): bool}
+"""Types whose cells are all values of one Python type."""
+_PYTHON_TYPES: Final = {**_EXACT_TYPES, pa.int32(): int, pa.int64(): int}
+"""Types whose cells have one Python type."""
+_JSON_SCALARS: Final = frozenset((str, int, float, bool, type(None)))
+_TEXT: Final = frozenset((str,))
+
+
+def exact_type(layout: Layout) -> type | None:
+    """Return the Python type whose values a bare value's column gives back unchanged; None if no type suffices."""
+    if not layout.value:
+        return None
+    return _exact_type(layout.schema.field(layout.value))
+
+
+def are_exact(column: pa.Field, cells: list[Any]) -> bool:
+    """Return whether a column gives cells back unchanged, as far as their types tell. They must fit it."""
+    if column.metadata:
+        return serde_of_field(column).name == JSON.name and all(map(_is_exact_json, cells))
+    python_type = _PYTHON_TYPES.get(column.type)
+    return python_type is not None and set(map(type, cells)) <= {python_type, type(None)}
+
+
+def _is_exact_json(value: Any) -> bool:
+    """Return whether a value's text in JSON gives it back: objects are dicts with text as keys, arrays are lists."""
+    kind = type(value)
+    if kind is dict:
+        return _TEXT.issuperset(map(type, value)) and _are_exact_json(value.values())
+    return kind in _JSON_SCALARS or (kind is list and _are_exact_json(value))
+
+
+def _are_exact_json(values: Collection[Any]) -> bool:
+    return _JSON_SCALARS.issuperset(map(type, values)) or all(map(_is_exact_json, values))
+
+
+def value_conversion(layout: Layout) -> ValueConversion:
+    """Return the conversion of the layout's values, which are not None, to those that its columns give back.
+
+    It raises ``TypeError``, ``ValueError``, ``KeyError``, ``OverflowError`` or polars' errors for other values.
+    """
+    if layout.value is None:
+        return _row_conversion(layout)
+    if not layout.value:
+        return lambda key, value: value
+    convert = cell_conversion(layout.schema.field(layout.value))
+    return lambda key, value: convert(value)
+
+
+def cell_conversion(column: pa.Field) -> CellConversion:
+    """Return the conversion of a column's values, which are not None; see ``value_conversion``."""
+    serde = serde_of_field(column)
+    if serde.name == JSON.name:
+        return _json
+    if serde.to_column is not None and serde.from_column is not None:
+        encode, decode = serde.to_column, serde.from_column
+        return lambda value: decode(encode(value))
+    return _of_type(column.type)
+
+
+def _of_type(data_type: pa.DataType) -> CellConversion:
+    by_column = _by_column(data_type)
+    if data_type in _EXACT_TYPES:
+        exact = _EXACT_TYPES[data_type]
+        if exact is float:
+            return lambda value: float(value) if isinstance(value, float | int) else by_column(value)
+        return lambda value: value if type(value) is exact else by_column(value)
+    if pa.types.is_integer(data_type):
+        return _whole_number(data_type, by_column)
+    if pa.types.is_decimal(data_type):
+        scale = -data_type.scale
+        return lambda value: (
+            value if type(value) is Decimal and value.as_tuple().exponent == scale else by_column(value)
+        )
+    if pa.types.is_date(data_type):
+        return lambda value: value if type(value) is dt.date else by_column(value)
+    if data_type in (pa.timestamp("us"), pa.timestamp("us", tz="UTC")):
+        zone = None if data_type.tz is None else _UTC
+        return lambda value: value if type(value) is dt.datetime and value.tzinfo is zone else by_column(value)
+    if pa.types.is_list(data_type) or pa.types.is_large_list(data_type):
+        return _list(_of_type(data_type.value_type), by_column)
+    if pa.types.is_struct(data_type):
+        return _struct({field.name: _of_type(field.type) for field in data_type}, by_column)
+    return by_column
+
+
+def _by_column(data_type: pa.DataType) -> CellConversion:
+    polars_type = polars_schema(pa.schema([("cell", data_type)]))["cell"]
+    return lambda value: pl.Series("cell", [value], dtype=polars_type, strict=True).to_list()[0]
+
+
+def _whole_number(data_type: pa.DataType, by_column: CellConversion) -> CellConversion:
+    is_signed = pa.types.is_signed_integer(data_type)
+    low = -(2 ** (data_type.bit_width - 1)) if is_signed else 0
+    high = 2 ** (data_type.bit_width - is_signed) - 1
+
+    def convert(value: Any) -> Any:
+        if type(value) is int and low <= value <= high:
+            return value
+        return int(value) if isinstance(value, int) and low <= value <= high else by_column(value)
+
+    return convert
+
+
+def _json(value: Any) -> Any:
+    assert JSON.to_column is not None
+    assert JSON.from_column is not None
+    return value if _is_exact_json(value) else JSON.from_column(JSON.to_column(value))
+
+
+def _list(element: CellConversion, by_column: CellConversion) -> CellConversion:
+    def convert(value: Any) -> Any:
+        if type(value) is list or type(value) is tuple:
+            return [None if each is None else element(each) for each in value]
+        return by_column(value)
+
+    return convert
+
+
+def _struct(cells: dict[str, CellConversion], by_column: CellConversion) -> CellConversion:
+    def convert(value: Any) -> Any:
+        if type(value) is dict:
+            found = ((name, convert_cell, value.get(name)) for name, convert_cell in cells.items())
+            return {name: None if cell is None else convert_cell(cell) for name, convert_cell, cell in found}
+        return by_column(value)
+
+    return convert
+
+
+def _row_conversion(layout: Layout) -> ValueConversion:
+    # The order of columns is the layout's, so that two equal rows also look alike.
+    template: dict[str, Any] = dict.fromkeys(layout.names)
+    columns = [layout.schema.field(name) for name in layout.value_columns]
+    cells = [(column.name, _exact_type(column), cell_conversion(column)) for column in columns]
+    key_cells = _key_cells(layout)
+
+    def convert(key: Any, value: Any) -> dict[str, Any]:
+        row = template.copy()
+        for name, cell in key_cells(key):
+            row[name] = cell
+        for name, exact, convert_cell in cells:
+            cell = value[name]
+            row[name] = cell if type(cell) is exact or cell is None else convert_cell(cell)
+        return row
+
+    return convert
+
+
+def _exact_type(column: pa.Field) -> type | None:
+    return None if column.metadata else _EXACT_TYPES.get(column.type)
+
+
+def _key_cells(layout: Layout) -> Callable[[Any], Iterable[tuple[str, Any]]]:
+    """Return a function from a key to names and cells of a row's key columns."""
+    names, single = layout.key, layout.key[0] if len(layout.key) == 1 else None
+    if layout.windowed:
+        all_names = (*names, *WINDOW_COLUMNS)
+
+        def windowed(key: Windowed) -> Iterable[tuple[str, Any]]:
+            parts = key.key if single is None else (key.key,)
+            return zip(all_names, (*parts, _instant(key.start), _instant(key.end)), strict=True)
+
+        return windowed
+    if single is None:
+        return lambda key: zip(names, key, strict=True)
+    return lambda key: ((single, key),)
+
+
+def _instant(time_ms: int) -> dt.datetime | None:
+    """Return an instant, None after the year 9999."""
+    return _EPOCH + dt.timedelta(milliseconds=time_ms) if time_ms <= _PYTHONS_LAST_MS else None
