@@ -31,6 +31,7 @@ from millrace_streams.checkpoints.files import CheckpointFiles, checkpoint_files
 from millrace_streams.checkpoints.manifest import Manifest
 from millrace_streams.checkpoints.stored_state import committed_batch, manifest_of, read_store, reading_session
 from millrace_streams.checkpoints.stores import StoreDescription
+from millrace_streams.frames.cells import lookup_conversion
 from millrace_streams.serdes import sort_key
 from millrace_streams.steps.operator import AnyStore
 from millrace_streams.stores import VersionedRecord, VersionedStore
@@ -59,6 +60,10 @@ class QueryableStore:
         if as_of is not None:
             found = self.version(key, as_of=as_of)
             return None if found is None else found.value
+        if isinstance(key, Windowed):
+            key = Windowed(self._key(key.key), key.start, key.end)
+        else:
+            key = self._key(key)
         entry = self._by_key.get(key)
         return None if entry is None else entry.value
 
@@ -68,6 +73,7 @@ class QueryableStore:
         Raises ``UsageError`` for a store without versions.
         """
         found: VersionedRecord | None = None
+        key = self._key(key)
         for store in self.buckets.values():
             if not isinstance(store, VersionedStore):
                 raise UsageError(f"the store {self.described.name} keeps no versions: query it without as_of")
@@ -80,6 +86,7 @@ class QueryableStore:
         """Return the entries from key ``low`` to ``high``, both inclusive, in byte order of the keys; None means no
         limit.
         """
+        low, high = self._key(low), self._key(high)
         return [entry for entry in self.all() if _within(_bare(entry.key), low, high)]
 
     def all(self) -> list[StoreEntry]:
@@ -92,7 +99,8 @@ class QueryableStore:
 
         Raises ``UsageError`` for a store without windows.
         """
-        return [entry for entry in self.fetch_all(since, until) if _bare(entry.key) == key]
+        wanted = self._key(key)
+        return [entry for entry in self.fetch_all(since, until) if _bare(entry.key) == wanted]
 
     def fetch_all(self, since: Time | None = None, until: Time | None = None) -> list[StoreEntry]:
         """Return windows or sessions of all keys, see ``fetch``."""
@@ -112,6 +120,13 @@ class QueryableStore:
         ``timestamp``.
         """
         return frame_of(self.all() if entries is None else entries, self.described)
+
+    def _key(self, key: Any) -> Any:
+        """Return a key as in the store; one that does not fit is not there."""
+        try:
+            return lookup_conversion(self.described.layout)(key)
+        except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError):
+            return key
 
     @cached_property
     def _by_key(self) -> dict[Any, StoreEntry]:

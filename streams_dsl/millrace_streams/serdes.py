@@ -28,6 +28,8 @@ _METADATA: Final = b"millrace.serde"
 class Serde:
     """Type of keys or values. ``to_column`` and ``from_column`` convert between the Python value and the column's cell.
 
+    ``key_from_column`` replaces ``from_column`` for keys, which must be hashable, if other values are not.
+
     With ``big_endian`` the bytes are those of the column's cells, most significant byte first. Without ``has_bytes``
     the type exists only in columns, and no topic of bytes can hold it.
     """
@@ -38,6 +40,7 @@ class Serde:
     deserialize: Callable[[bytes], Any] = field(repr=False)
     to_column: Callable[[Any], Any] | None = field(default=None, repr=False)
     from_column: Callable[[Any], Any] | None = field(default=None, repr=False)
+    key_from_column: Callable[[Any], Any] | None = field(default=None, repr=False)
     big_endian: bool = field(default=False, repr=False)
     has_bytes: bool = field(default=True, repr=False)
 
@@ -76,7 +79,105 @@ def _number(name: str, data_type: pa.DataType, form: str) -> Serde:
     )
 
 
-def _json_text(value: Any) -> str:
+class KeyObject(dict[str, Any]):
+    """Object of JSON as a key: a dict that is hashable and does not change.
+
+    ``text``, its JSON, identifies the key among others, as its bytes do in Kafka.
+    """
+
+    __slots__ = ("text",)
+
+    def __init__(self, fields: dict[str, Any], text: str) -> None:
+        """Make the key of an object."""
+        dict.__init__(self, fields)
+        self.text = text
+
+    def __eq__(self, other: object) -> bool:
+        """Compare keys by their text, and with other dicts by the fields."""
+        return self.text == other.text if type(other) is type(self) else dict.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        """Compare as ``__eq__`` does."""
+        return not self == other
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        """Return the hash of the text."""
+        return hash(self.text)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle fields and text."""
+        return type(self), (dict(self), self.text)
+
+
+class KeyArray(list[Any]):
+    """Array of JSON as a key: a list that is hashable and does not change; see ``KeyObject``."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, elements: list[Any], text: str) -> None:
+        """Make the key of an array."""
+        list.__init__(self, elements)
+        self.text = text
+
+    def __eq__(self, other: object) -> bool:
+        """Compare keys by their text, and with other lists by the elements."""
+        return self.text == other.text if type(other) is type(self) else list.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        """Compare as ``__eq__`` does."""
+        return not self == other
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        """Return the hash of the text."""
+        return hash(self.text)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle elements and text."""
+        return type(self), (list(self), self.text)
+
+
+class KeyStruct(KeyObject):
+    """Cell of a column of structs as a key; its ``repr`` identifies it."""
+
+    __slots__ = ()
+
+
+class KeyList(KeyArray):
+    """Cell of a column of lists as a key; its ``repr`` identifies it."""
+
+    __slots__ = ()
+
+
+def _refuse_change(self: Any, *arguments: Any, **fields: Any) -> Any:
+    raise TypeError("a key does not change, because its place depends on it: make a new one, as in {**key, ...}")
+
+
+for _name in ("__setitem__", "__delitem__", "clear", "pop"):
+    setattr(KeyObject, _name, _refuse_change)
+    setattr(KeyArray, _name, _refuse_change)
+for _name in ("popitem", "setdefault", "update", "__ior__"):
+    setattr(KeyObject, _name, _refuse_change)
+for _name in ("append", "extend", "insert", "remove", "reverse", "sort", "__iadd__", "__imul__"):
+    setattr(KeyArray, _name, _refuse_change)
+
+
+def key_of_json(text: str) -> Any:
+    """Return the key with this JSON, which is hashable."""
+    value = json.loads(text)
+    if isinstance(value, dict):
+        return KeyObject(value, text)
+    return KeyArray(value, text) if isinstance(value, list) else value
+
+
+def key_of_cell(cell: Any) -> Any:
+    """Return the key of a cell of a column of structs or lists, which is hashable."""
+    if isinstance(cell, dict):
+        return KeyStruct(cell, repr(cell))
+    return KeyList(cell, repr(cell)) if isinstance(cell, list) else cell
+
+
+def json_text(value: Any) -> str:
+    """Return the JSON of a value without spaces, as stored in columns; fields keep their order."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -94,10 +195,11 @@ BOOLEAN: Final = Serde(
 JSON: Final = Serde(
     name="json",
     data_type=pa.string(),
-    serialize=lambda value: _json_text(value).encode(),
+    serialize=lambda value: json_text(value).encode(),
     deserialize=json.loads,
-    to_column=_json_text,
+    to_column=json_text,
     from_column=json.loads,
+    key_from_column=key_of_json,
 )
 
 SERDES: Final[dict[str, Serde]] = {serde.name: serde for serde in (STRING, BYTES, INTEGER, LONG, DOUBLE, BOOLEAN, JSON)}
@@ -169,6 +271,8 @@ def sort_key(value: Any) -> Any:
         return value & (2**64 - 1)
     if isinstance(value, float):
         return struct.pack(">d", value)
+    if isinstance(value, KeyObject | KeyArray):
+        return value.text.encode()
     if isinstance(value, tuple):
         return tuple((False,) if part is None else (True, sort_key(part)) for part in value)
     return value

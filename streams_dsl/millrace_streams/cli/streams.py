@@ -174,7 +174,10 @@ def _cell(column: Any, text: str) -> Any:
     if column.metadata:
         decode = serde_of_field(column).from_column
         if decode is not None:
-            return decode(text)
+            try:
+                return decode(text)
+            except ValueError as error:
+                raise UsageError(f"the key {text}: {column.name} is of JSON: {error}") from error
     try:
         return pa.scalar(text).cast(column.type).as_py()
     except pa.ArrowInvalid as error:

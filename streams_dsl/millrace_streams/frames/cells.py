@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any, Final, TypeAlias
 from zoneinfo import ZoneInfo
@@ -18,7 +19,7 @@ import pyarrow as pa
 
 from millrace_streams.frames.evaluation import polars_schema
 from millrace_streams.layout import WINDOW_COLUMNS, Layout
-from millrace_streams.serdes import JSON, serde_of_field
+from millrace_streams.serdes import JSON, KeyArray, KeyObject, json_text, key_of_cell, key_of_json, serde_of_field
 from millrace_streams.windows import Windowed
 
 CellConversion: TypeAlias = Callable[[Any], Any]
@@ -33,6 +34,7 @@ _EXACT_TYPES: Final = {pa.string(): str, pa.binary(): bytes, pa.float64(): float
 _PYTHON_TYPES: Final = {**_EXACT_TYPES, pa.int32(): int, pa.int64(): int}
 """Types whose cells have one Python type."""
 _JSON_SCALARS: Final = frozenset((str, int, float, bool, type(None)))
+_JSON_KEYS: Final = _JSON_SCALARS | {KeyObject, KeyArray}
 _TEXT: Final = frozenset((str,))
 
 
@@ -49,6 +51,13 @@ def are_exact(column: pa.Field, cells: list[Any]) -> bool:
         return serde_of_field(column).name == JSON.name and all(map(_is_exact_json, cells))
     python_type = _PYTHON_TYPES.get(column.type)
     return python_type is not None and set(map(type, cells)) <= {python_type, type(None)}
+
+
+def are_exact_keys(column: pa.Field, cells: list[Any]) -> bool:
+    """Return whether a key's column gives cells back unchanged, see ``are_exact``."""
+    if column.metadata and serde_of_field(column).name == JSON.name:
+        return _JSON_KEYS.issuperset(map(type, cells))
+    return are_exact(column, cells)
 
 
 def _is_exact_json(value: Any) -> bool:
@@ -74,6 +83,37 @@ def value_conversion(layout: Layout) -> ValueConversion:
         return lambda key, value: value
     convert = cell_conversion(layout.schema.field(layout.value))
     return lambda key, value: convert(value)
+
+
+def key_conversion(layout: Layout) -> CellConversion:
+    """Return the conversion of keys, which are not None, to those that the key columns give back; all are hashable.
+
+    It raises as ``value_conversion`` does.
+    """
+    parts = [_key_part_conversion(layout.schema.field(name)) for name in layout.key]
+    if len(parts) == 1:
+        [bare] = parts
+    else:
+
+        def bare(key: Any) -> Any:
+            return tuple(None if part is None else convert(part) for convert, part in zip(parts, key, strict=True))
+
+    if not layout.windowed:
+        return bare
+    return lambda key: Windowed(None if key.key is None else bare(key.key), key.start, key.end)
+
+
+def lookup_conversion(layout: Layout) -> CellConversion:
+    """Return the conversion of keys without windows, by which users look entries up; None stays None."""
+    convert = key_conversion(replace(layout, windowed=False))
+    return lambda key: None if key is None else convert(key)
+
+
+def _key_part_conversion(column: pa.Field) -> CellConversion:
+    if column.metadata and serde_of_field(column).name == JSON.name:
+        return lambda key: key if type(key) in _JSON_KEYS else key_of_json(json_text(key))
+    convert = cell_conversion(column)
+    return (lambda key: key_of_cell(convert(key))) if pa.types.is_nested(column.type) else convert
 
 
 def cell_conversion(column: pa.Field) -> CellConversion:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -15,7 +14,7 @@ import pyarrow as pa
 from millrace_streams.frames.cells import are_exact
 from millrace_streams.frames.evaluation import polars_schema
 from millrace_streams.layout import WINDOW_END, WINDOW_START, Layout
-from millrace_streams.serdes import serde_of_field
+from millrace_streams.serdes import key_of_cell, serde_of_field
 from millrace_streams.windows import FOREVER_MS, LAST_INSTANT_MS, Windowed
 
 _PYTHONS_LAST: Final = dt.datetime.max.replace(tzinfo=dt.UTC)
@@ -27,10 +26,10 @@ def keys_of(layout: Layout, frame: pl.DataFrame) -> list[Any]:
     """Return the keys of a frame's rows: bare, tuples or ``Windowed``; None if all key columns are null."""
     if not layout.key:
         return [None] * frame.height
-    if len(layout.key) == 1:
-        keys = _cells(layout.schema.field(layout.key[0]), frame)
+    columns = [key_cells(layout.schema.field(name), frame[name]) for name in layout.key]
+    if len(columns) == 1:
+        [keys] = columns
     else:
-        columns = [_cells(layout.schema.field(name), frame) for name in layout.key]
         keys = [None if all(part is None for part in key) else key for key in zip(*columns, strict=True)]
     if not layout.windowed:
         return keys
@@ -43,9 +42,8 @@ def values_of(layout: Layout, frame: pl.DataFrame) -> list[Any]:
     """Return the values of a frame's rows: bare, or dicts of all columns."""
     if layout.value is not None:
         return _cells(layout.schema.field(layout.value), frame)
-    decoders = _decoders(layout.schema)
     rows = rows_of(frame.select(layout.names))
-    for name, decode in decoders.items():
+    for name, decode in _decoders(layout):
         for row in rows:
             if row[name] is not None:
                 row[name] = decode(row[name])
@@ -132,10 +130,31 @@ def _cells(column: pa.Field, frame: pl.DataFrame) -> list[Any]:
     return cells if decode is None else [None if cell is None else decode(cell) for cell in cells]
 
 
-@lru_cache(maxsize=256)
-def _decoders(schema: pa.Schema) -> dict[str, Callable[[Any], Any]]:
-    serdes = {column.name: serde_of_field(column) for column in schema if column.metadata}
-    return {name: serde.from_column for name, serde in serdes.items() if serde.from_column is not None}
+def key_cells(column: pa.Field, cells: pl.Series) -> list[Any]:
+    """Return the cells of a key's column in Python, all hashable."""
+    decode = _key_decoder(column)
+    found: list[Any] = cells.to_list()
+    return found if decode is None else [None if cell is None else decode(cell) for cell in found]
+
+
+def _key_decoder(column: pa.Field) -> Callable[[Any], Any] | None:
+    if pa.types.is_nested(column.type):
+        return key_of_cell
+    if not column.metadata:
+        return None
+    serde = serde_of_field(column)
+    return serde.from_column if serde.key_from_column is None else serde.key_from_column
+
+
+def _decoders(layout: Layout) -> Iterator[tuple[str, Callable[[Any], Any]]]:
+    """Yield the columns whose cells in a row are not those of the frame, with their conversion."""
+    for column in layout.schema:
+        serde = serde_of_field(column) if column.metadata else None
+        decode = None if serde is None else serde.from_column
+        if column.name in layout.key:
+            decode = _key_decoder(column)
+        if decode is not None:
+            yield column.name, decode
 
 
 def window_columns(starts: npt.NDArray[np.int64], size_ms: int | None) -> list[pl.Series]:

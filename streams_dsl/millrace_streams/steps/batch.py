@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from millrace_streams.frames.cells import are_exact
+from millrace_streams.frames.cells import are_exact, are_exact_keys
 from millrace_streams.frames.codec import key_columns_of, keys_of, value_columns_of, values_of
 from millrace_streams.layout import Layout
 
@@ -256,9 +256,9 @@ class Batch:
         if self.layout.windowed:
             keys = [None if key is None else key.key for key in keys]
         if len(fields) == 1:
-            return are_exact(fields[0], keys)
+            return are_exact_keys(fields[0], keys)
         parts = zip(*(key for key in keys if key is not None), strict=True)
-        return all(are_exact(field, list(cells)) for field, cells in zip(fields, parts, strict=False))
+        return all(are_exact_keys(field, list(cells)) for field, cells in zip(fields, parts, strict=False))
 
     def _has_exact_values(self) -> bool:
         """Return whether the batch has a list of bare values, and their column gives them back unchanged."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,9 +14,11 @@ from millrace_streams.frames.evaluation import polars_schema
 from millrace_streams.graph import SourceNode
 from millrace_streams.layout import KEY, VALUE, Layout
 from millrace_streams.payload_rows import PayloadRows
-from millrace_streams.serdes import JSON, STRING, Serde
+from millrace_streams.serdes import JSON, STRING, Serde, json_text
 from millrace_streams.steps.batch import OFFSET, TOMBSTONE
 
+_PLAIN: Final = r'^(?:0|-?[1-9][0-9]{0,17}|true|false|"[^"\\\x00-\x1f]*")$'
+"""Texts of JSON that are surely written as ``json_text`` writes them; others are parsed."""
 _JSON_NULL: Final = "null"
 _JSON_WHITESPACE: Final = " \t\n\r"
 
@@ -90,6 +93,27 @@ def _without_json_nulls(column: pl.Series) -> pl.Series:
     """Replace the text ``null`` by a null cell, so that columns and Python agree on which records have a value."""
     is_null = (column.str.strip_chars(_JSON_WHITESPACE) == _JSON_NULL).fill_null(False)
     return column.set(is_null, None) if is_null.any() else column
+
+
+class UnreadableError(Exception):
+    """A text that is not JSON, with its row."""
+
+    def __init__(self, text: str, row: int) -> None:
+        super().__init__(text)
+        self.row = row
+
+
+def plain_json(texts: pl.Series) -> pl.Series | None:
+    """Return texts of JSON as ``json_text`` writes them; None if all are. Raises ``UnreadableError``."""
+    found = {}
+    for text in texts.filter(~texts.str.contains(_PLAIN)).unique().to_list():
+        try:
+            plain = json_text(json.loads(text))
+        except (ValueError, RecursionError) as error:
+            raise UnreadableError(str(error), int((texts == text).arg_true()[0])) from error
+        if plain != text:
+            found[text] = plain
+    return texts.replace(list(found), list(found.values())) if found else None
 
 
 def _at_once(serde: Serde, cells: pl.Series, wanted: pl.DataType) -> pl.Series | None:

@@ -73,8 +73,8 @@ class SubscribeStep(StatelessStep):
         # The other bucket compares digests of values that went through columns.
         values = canonical_values(batch.layout, batch.values)
         rows = zip(batch.keys, values, batch.olds, batch.times, latest, strict=True)
-        new_wants = key_of_values(inputs, node.name, node.extractor, batch, batch.values)
-        old_wants = key_of_values(inputs, node.name, node.extractor, batch, batch.olds)
+        new_wants = key_of_values(inputs, node.name, node.extractor, batch, batch.values, self.operator.result)
+        old_wants = key_of_values(inputs, node.name, node.extractor, batch, batch.olds, self.operator.result)
         asks = _asks_left if node.kind == "left" else _asks_inner
         for row, (key, new, old, time_ms, newest) in enumerate(rows):
             if not newest:

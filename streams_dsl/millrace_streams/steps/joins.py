@@ -11,7 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from millrace_streams.expressions import LEFT, RIGHT, Expression
-from millrace_streams.frames.codec import value_columns_of
+from millrace_streams.frames.codec import key_cells, value_columns_of
 from millrace_streams.frames.evaluation import to_polars
 from millrace_streams.functions import PythonFunction
 from millrace_streams.graph import Joiner
@@ -19,7 +19,7 @@ from millrace_streams.layout import WINDOW_END, WINDOW_START, Layout
 from millrace_streams.steps.batch import TIMESTAMP, Batch, Rows
 from millrace_streams.steps.expiry import Expiry
 from millrace_streams.steps.flow import Inputs
-from millrace_streams.steps.operator import State
+from millrace_streams.steps.operator import State, keys_as_columns
 from millrace_streams.stores import VersionedStore
 from millrace_streams.stores.base import Stored
 from millrace_streams.stores.versioned import Versions
@@ -170,9 +170,15 @@ def key_of_values(
     wanted: Expression | PythonFunction,
     batch: Batch,
     values: list[Any],
+    layout: Layout,
 ) -> list[Any]:
-    """Return the key that an expression or function computes for each value, None without a value."""
+    """Return the key that an expression or function computes for each value, None without a value.
+
+    The keys are as those of ``layout``.
+    """
     if isinstance(wanted, PythonFunction):
-        return inputs.call_present(node, wanted, batch.keys, values)
-    keys = batch.with_values(values).frame.select(to_polars(wanted)).to_series().to_list()
+        keys = inputs.call_present(node, wanted, batch.keys, values)
+        return keys_as_columns(inputs, node, layout, keys, range(batch.height))
+    column = batch.with_values(values).frame.select(to_polars(wanted)).to_series()
+    keys = key_cells(layout.schema.field(layout.key[0]), column)
     return [None if value is None else key for key, value in zip(keys, values, strict=True)]

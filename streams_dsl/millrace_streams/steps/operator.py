@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
 from millrace_streams.errors import UserFunctionError
+from millrace_streams.frames.cells import are_exact_keys, key_conversion
 from millrace_streams.graph import Node
 from millrace_streams.layout import Layout
+from millrace_streams.steps.batch import Rows
 from millrace_streams.steps.expiry import Expiry
 from millrace_streams.steps.flow import Flow, Inputs, Output
-from millrace_streams.steps.results import check_types
+from millrace_streams.steps.results import MISFITS, check_types
 from millrace_streams.steps.store import StateDelta, Store, StoreSpec
 from millrace_streams.stores import ObjectStore, SessionStore, VersionedStore, WindowStore
 from millrace_streams.stores import StoreSpec as ObjectStoreSpec
@@ -126,6 +128,27 @@ class StatelessStep:
     def stores(self) -> tuple[AnyStoreSpec, ...]:
         """No stores."""
         return ()
+
+
+def keys_as_columns(
+    inputs: Inputs, node: str, layout: Layout, keys: list[Any], turns: Sequence[int] | Rows
+) -> list[Any]:
+    """Return the keys from a user function as the key columns of ``layout`` give them back; they are hashable.
+
+    Raises ``UserFunctionError`` naming the node and the position of the record of a key that does not fit.
+    """
+    fields = [layout.schema.field(name) for name in layout.key]
+    if len(fields) == 1 and not layout.windowed and are_exact_keys(fields[0], keys):
+        return keys
+    convert, found = key_conversion(layout), []
+    for turn, key in zip(turns, keys, strict=True):
+        try:
+            found.append(None if key is None else convert(key))
+        except MISFITS as error:
+            wanted, why = ", ".join(str(field.type) for field in fields), str(error).partition("\n")[0]
+            text = f"the function's key {key!r} does not fit {wanted}: {why}: give its type, key=..."
+            raise inputs.failure(node, text, turn) from error
+    return found
 
 
 def typed(node: Node, output: Output, inputs: Inputs) -> Output:

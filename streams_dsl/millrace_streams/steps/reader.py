@@ -18,8 +18,9 @@ from millrace_streams.frames.evaluation import polars_schema
 from millrace_streams.functions import PythonFunction
 from millrace_streams.graph import SourceNode
 from millrace_streams.layout import Layout
+from millrace_streams.serdes import JSON, serde_of_field
 from millrace_streams.steps.batch import HEADERS, OFFSET, SEQUENCE, TIMESTAMP, TOMBSTONE, Batch, Rows
-from millrace_streams.steps.deserialization import Deserializer
+from millrace_streams.steps.deserialization import Deserializer, UnreadableError, plain_json
 from millrace_streams.steps.flow import Inputs, Origin
 from millrace_streams.steps.operator import Operator, State
 from millrace_streams.steps.registry import make_step
@@ -67,7 +68,7 @@ class Reader:
 
     def run_batch(self, batch: Batch, offsets: Rows, partition: int) -> Read:
         """Run the reader on a batch."""
-        batch = self._with_event_time(batch, offsets, partition)
+        batch = self._with_event_time(self._with_plain_keys(batch, offsets, partition), offsets, partition)
         rows = np.arange(batch.height)
         dropped = 0
         for operator in self.operators:
@@ -85,6 +86,29 @@ class Reader:
             sides=np.zeros(batch.height, dtype=np.int64),
             rows=np.arange(batch.height),
             origin=lambda offset: Origin(self.source.topic, partition, offset),
+        )
+
+    def _with_plain_keys(self, batch: Batch, offsets: Rows, partition: int) -> Batch:
+        """Write keys in JSON as functions would, so that equal keys have equal cells."""
+        for name in batch.layout.key:
+            if serde_of_field(batch.layout.schema.field(name)).name == JSON.name:
+                try:
+                    plain = plain_json(batch.frame[name])
+                except UnreadableError as error:
+                    raise self._unreadable_key(int(offsets[error.row]), partition, str(error)) from error.__cause__
+                if plain is not None:
+                    batch = Batch.of_frame(batch.layout, batch.frame.with_columns(plain))
+        return batch
+
+    def _unreadable_key(self, offset: int, partition: int, why: str) -> UserFunctionError:
+        source = self.source
+        return UserFunctionError(
+            f"{source.name}: the key of the record at offset {offset} of {source.topic}-{partition} is not a valid "
+            f"json: {why}",
+            node=source.name,
+            topic=source.topic,
+            partition=partition,
+            offset=offset,
         )
 
     def _with_event_time(self, batch: Batch, offsets: Rows, partition: int) -> Batch:

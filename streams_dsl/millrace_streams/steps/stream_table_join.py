@@ -13,14 +13,14 @@ import numpy as np
 import polars as pl
 
 from millrace_streams.expressions import Expression
-from millrace_streams.frames.codec import keys_of
+from millrace_streams.frames.codec import key_cells, keys_of
 from millrace_streams.frames.evaluation import to_polars
 from millrace_streams.graph import StreamTableJoinNode
 from millrace_streams.steps.batch import Batch, Rows
 from millrace_streams.steps.flow import Inputs, Output
 from millrace_streams.steps.groups import rows_that_count, rows_with_value
 from millrace_streams.steps.joins import Joining, Partners, TableView, VersionsView, WindowsView, keys_of_side, view_of
-from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, typed
+from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, keys_as_columns, typed
 from millrace_streams.stores import KeyValueStore, StoreSpec, TimeBuffer, VersionedStore
 from millrace_streams.stores.entries import WaitingForTable
 
@@ -190,13 +190,14 @@ class StreamTableJoinStep:
 
     def _table_keys(self, inputs: Inputs) -> list[Any]:
         """Return the table key of each stream record."""
-        node, batch = self._node, inputs.batches[_STREAM]
+        node, batch, table = self._node, inputs.batches[_STREAM], self.operator.inputs[1]
         if node.selector is None:
             return batch.keys
         if isinstance(node.selector, Expression):
-            return batch.frame.select(to_polars(node.selector)).to_series().to_list()
+            return key_cells(table.schema.field(table.key[0]), batch.frame.select(to_polars(node.selector)).to_series())
         turns = [turn for turn, side, _ in inputs.turns() if side == _STREAM]
-        return inputs.call_present(node.name, node.selector, batch.keys, batch.values, turns)
+        keys = inputs.call_present(node.name, node.selector, batch.keys, batch.values, turns)
+        return keys_as_columns(inputs, node.name, table, keys, turns)
 
     def _view(self, inputs: Inputs, state: State, keys: Sequence[Any]) -> TableView:
         store_name = self._store_name

@@ -18,7 +18,15 @@ from millrace_streams.steps.flow import Emitted, Inputs, Output
 from millrace_streams.steps.groups import fold_groups, group
 from millrace_streams.steps.map_values import reserved_of
 from millrace_streams.steps.named_folds import NamedFold
-from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, StatelessStep, checked, typed
+from millrace_streams.steps.operator import (
+    AnyStoreSpec,
+    Operator,
+    State,
+    StatelessStep,
+    checked,
+    keys_as_columns,
+    typed,
+)
 from millrace_streams.steps.results import result_conversion
 from millrace_streams.stores import KeyValueStore, StoreSpec
 
@@ -64,7 +72,13 @@ class GroupTableStep(StatelessStep):
             rows = zip(values, selected.keys, selected.values, strict=True)
             return [_NOTHING if given is None else (key, value) for given, key, value in rows]
         pairs = inputs.call_present(node.name, node.selector, batch.keys, values)
-        return [_NOTHING if pair is None else pair for pair in pairs]
+        with inputs.blaming(node.name, node.selector) as place:
+            keys = []
+            for place.turn, pair in enumerate(pairs):
+                key, _ = _NOTHING if pair is None else pair
+                keys.append(key)
+        keys = keys_as_columns(inputs, node.name, self.operator.result, keys, range(batch.height))
+        return [(key, None if pair is None else pair[1]) for key, pair in zip(keys, pairs, strict=True)]
 
 
 @dataclass(frozen=True)
