@@ -111,9 +111,18 @@ def plain_json(texts: pl.Series) -> pl.Series | None:
             plain = json_text(json.loads(text))
         except (ValueError, RecursionError) as error:
             raise UnreadableError(str(error), int((texts == text).arg_true()[0])) from error
-        if plain != text:
+        # A half of a surrogate pair has no UTF-8, and so stays escaped.
+        if plain != text and _is_encodable(plain):
             found[text] = plain
     return texts.replace(list(found), list(found.values())) if found else None
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _at_once(serde: Serde, cells: pl.Series, wanted: pl.DataType) -> pl.Series | None:

@@ -32,7 +32,8 @@ from millrace_streams import (
     window_store,
 )
 from millrace_streams.compiler import stages_of
-from millrace_streams.runners.worker import WorkerStage
+from millrace_streams.runners.packed_rows import from_batch, to_batches
+from millrace_streams.runners.worker import BoundedRun, WorkerStage
 
 from .test_generated_partitions import read
 from .test_state_packed import InTheLog
@@ -138,6 +139,15 @@ def in_workers(topology: Topology, batches: list[list[TestRecord]]) -> None:
             rows = [row for bucket in {row.bucket for row in rows} for row in called(worker, bucket, rows, states)]
 
 
+def in_batch(topology: Topology) -> None:
+    cut = stages_of(compile_topology(topology, {}))
+    rows = read(cut, SCRIPT, 0, 1)
+    for stage in cut.stages:
+        rows.sort(key=lambda row: (row.bucket, row.sequence))
+        run = BoundedRun(WorkerStage.of(cut, stage, 1))
+        rows = [row for batch in run(to_batches(rows)) for row in from_batch(batch)]
+
+
 def check(build: Callable[[Any], Any], *, borders_max: int = 1) -> None:
     """Compare the calls of all runners and borders with those of single records that go through stored state."""
     topology = built(build)
@@ -145,6 +155,7 @@ def check(build: Callable[[Any], Any], *, borders_max: int = 1) -> None:
     assert expected
     for batches in splits(SCRIPT, borders_max):
         assert calls_of(in_driver, topology, batches, TopologyTestDriver) == expected, batches
+    assert calls_of(in_batch, topology) == expected
     for batches in ([SCRIPT], [SCRIPT[:3], SCRIPT[3:]]):
         assert calls_of(in_driver, topology, batches, InTheLog) == expected, batches
         assert calls_of(in_workers, topology, batches) == expected, batches

@@ -34,8 +34,8 @@ from millrace_streams import (
     within,
 )
 from millrace_streams.compiler import Stages, stages_of
-from millrace_streams.runners.packed_rows import from_batch
-from millrace_streams.runners.worker import SourceRun, WorkerStage
+from millrace_streams.runners.packed_rows import from_batch, to_batches
+from millrace_streams.runners.worker import BoundedRun, SourceRun, WorkerStage
 from millrace_streams.serdes import JSON, key_of_json
 from millrace_streams.steps.batch import Batch
 from millrace_streams.steps.reader import Reader
@@ -223,6 +223,21 @@ def as_bytes(records: list[TestRecord], places: list[int], offset: int, partitio
     return pa.RecordBatch.from_pydict(columns)
 
 
+def in_batch(topology: Topology) -> list[tuple[str, str]]:
+    cut = stages_of(compile_topology(topology, {}))
+    rows = read(cut, script_of(topology), 0, 1)
+    for stage in cut.stages:
+        rows.sort(key=lambda row: (row.bucket, row.sequence))
+        run = BoundedRun(WorkerStage.of(cut, stage, 1))
+        rows = [row for batch in run(to_batches(rows)) for row in from_batch(batch)]
+    return results_of(cut, rows)
+
+
+def results_of(cut: Stages, rows: list[Any]) -> list[tuple[str, str]]:
+    batches = [Batch.of_frame(cut.plan.layouts[each.target], each.frame) for each in rows if each.target]
+    return [text(*pair) for batch in batches for pair in zip(batch.keys, batch.values, strict=True)]
+
+
 def in_workers(topology: Topology, buckets: int, size: int = 4) -> list[tuple[str, str]]:
     cut, states, found = stages_of(compile_topology(topology, {})), defaultdict(Variable), []  # type: ignore[var-annotated]
     script = script_of(topology)
@@ -231,8 +246,7 @@ def in_workers(topology: Topology, buckets: int, size: int = 4) -> list[tuple[st
         for stage in cut.stages:
             worker = WorkerStage.of(cut, stage, buckets)
             rows = [each for bucket in range(buckets) for each in called(worker, bucket, rows, states)]
-        batches = [Batch.of_frame(cut.plan.layouts[each.target], each.frame) for each in rows if each.target]
-        found += [text(*pair) for batch in batches for pair in zip(batch.keys, batch.values, strict=True)]
+        found += results_of(cut, rows)
     return found
 
 
@@ -245,6 +259,7 @@ def test_objects_and_arrays_are_keys_of_every_operator_on_every_runner(name: str
         assert in_driver(topology, TopologyTestDriver, size) == expected
     assert in_driver(topology, InTheLog, 4) == expected
     assert sorted(in_workers(topology, 1)) == sorted(expected)
+    assert sorted(in_batch(topology)) == sorted(expected)
     if name not in BY_STREAM_TIME:
         assert sorted(in_workers(topology, 3, 1)) == sorted(expected)
 
