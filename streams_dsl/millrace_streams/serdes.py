@@ -261,14 +261,14 @@ def serde_of_field(column: pa.Field) -> Serde:
 def sort_key(value: Any) -> Any:
     """Return a sort key with the order of the key's bytes (as in Kafka's stores): by type, then as unsigned bytes.
 
-    In a key of several columns a null comes before all values.
+    In a key of several columns a null comes before all values. Keys of JSON may be of several types.
     """
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, bool):
-        return int(value)
+        return b"\x01" if value else b"\x00"
     if isinstance(value, int):
-        return value & (2**64 - 1)
+        return (value & (2**64 - 1)).to_bytes(8, "big")
     if isinstance(value, float):
         return struct.pack(">d", value)
     if isinstance(value, KeyObject | KeyArray):

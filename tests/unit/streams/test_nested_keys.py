@@ -283,6 +283,21 @@ def test_a_key_that_is_not_json_is_refused_at_its_record() -> None:
         staged(lambda x: x.group_by_key().count().to_stream(), [(b"1", b"1"), (b'{"a"', b"1")])
 
 
+def test_keys_of_several_types_close_in_one_order() -> None:
+    def build(x: Any, y: Any) -> None:
+        finals = x.group_by_key().windowed_by(tumbling(5)).emit_strategy("on_window_close").count()
+        finals.to_stream(lambda key, _: key.key, key="json").to("out")
+
+    keys = [{"a": 1}, 2.5, "b", 7, [1], True, "c"]
+    found = []
+    for order in (keys, keys[::-1]):
+        driver = TopologyTestDriver(built(build))
+        driver.pipe_records([*(TestRecord("x", key, 1, 0) for key in order), TestRecord("x", "last", 1, 10)])
+        found.append([record.key for record in driver.read_records("out")])
+    assert found[0] == found[1]
+    assert sorted(map(repr, found[0])) == sorted(map(repr, keys))
+
+
 def test_a_topic_gets_a_key_as_compact_json() -> None:
     driver = TopologyTestDriver(built(lambda x, y: x.to("out", key="json", value="json")))
     driver.pipe_records([TestRecord("x", {"a": 1, "b": "é"}, 1, 0)])
