@@ -22,6 +22,8 @@ import pyarrow as pa
 from millrace_streams.errors import TopologyError
 
 _METADATA: Final = b"millrace.serde"
+# json.dumps would make an encoder at each call.
+_JSON_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +180,7 @@ def key_of_cell(cell: Any) -> Any:
 
 def json_text(value: Any) -> str:
     """Return the JSON of a value without spaces, as stored in columns; fields keep their order."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return _JSON_ENCODER.encode(value)
 
 
 STRING: Final = Serde(name="string", data_type=pa.string(), serialize=str.encode, deserialize=bytes.decode)

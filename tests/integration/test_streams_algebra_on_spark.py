@@ -36,7 +36,7 @@ SEED = 7
 BATCHES = 2
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TYPES = {"key": "string", "value": "long"}
-TABLES = ("joined", "finals", "distinct", "moved")
+TABLES = ("joined", "finals", "distinct", "moved", "objects")
 COLUMNS = pa.schema(
     [
         ("key", pa.string()),
@@ -73,6 +73,11 @@ def topology() -> Topology:
     tens.reduce(lambda one, value: one + value).group_by(lambda key, value: (str(value % 3), value)).count().to_delta(
         "moved"
     )
+    # An object as a key, and an aggregate that shows the type of the one before it.
+    by_object = joined.group_by(lambda value: {"digit": value % 10, "of": ["x"]}, key="json")
+    by_object.aggregate(
+        lambda: (), lambda key, value, found: (value, key["digit"], type(found).__name__), value="json"
+    ).to_delta("objects")
     return builder.build()
 
 

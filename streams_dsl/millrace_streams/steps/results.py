@@ -8,7 +8,7 @@ from typing import Any, Final
 import polars as pl
 
 from millrace_streams.errors import UserFunctionError
-from millrace_streams.frames.cells import ValueConversion, value_conversion
+from millrace_streams.frames.cells import ValueConversion, cell_conversion, value_conversion
 from millrace_streams.frames.codec import columns_of, key_columns_of
 from millrace_streams.layout import Layout
 from millrace_streams.steps.batch import Batch
@@ -25,13 +25,16 @@ def result_conversion(layout: Layout, what: str = "the function's result") -> Va
 
     It raises ``MisfitError``.
     """
-    convert = value_conversion(layout)
+    convert, convert_cell = value_conversion(layout), None
+    if layout.value:
+        convert_cell = cell_conversion(layout.schema.field(layout.value))
 
     def converted(key: Any, value: Any) -> Any:
         if value is None:
             return None
         try:
-            return convert(key, value)
+            # A bare value saves a call, because folds convert each result.
+            return convert(key, value) if convert_cell is None else convert_cell(value)
         except MISFITS as error:
             raise MisfitError(_misfit(layout, key, value, error, what, "value=...")) from error
 

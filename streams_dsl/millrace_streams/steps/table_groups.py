@@ -73,12 +73,13 @@ class GroupTableStep(StatelessStep):
             return [_NOTHING if given is None else (key, value) for given, key, value in rows]
         pairs = inputs.call_present(node.name, node.selector, batch.keys, values)
         with inputs.blaming(node.name, node.selector) as place:
-            keys = []
+            keys, selected_values = [], []
             for place.turn, pair in enumerate(pairs):
-                key, _ = _NOTHING if pair is None else pair
+                key, value = _NOTHING if pair is None else pair
                 keys.append(key)
+                selected_values.append(value)
         keys = keys_as_columns(inputs, node.name, self.operator.result, keys, range(batch.height))
-        return [(key, None if pair is None else pair[1]) for key, pair in zip(keys, pairs, strict=True)]
+        return list(zip(keys, selected_values, strict=True))
 
 
 @dataclass(frozen=True)
