@@ -146,16 +146,40 @@ def _of_type(data_type: pa.DataType) -> CellConversion:
     if data_type in (pa.timestamp("us"), pa.timestamp("us", tz="UTC")):
         zone = None if data_type.tz is None else _UTC
         return lambda value: value if type(value) is dt.datetime and value.tzinfo is zone else by_column(value)
-    if pa.types.is_list(data_type) or pa.types.is_large_list(data_type):
-        return _list(_of_type(data_type.value_type), by_column)
-    if pa.types.is_struct(data_type):
-        return _struct({field.name: _of_type(field.type) for field in data_type}, by_column)
+    if pa.types.is_nested(data_type):
+        is_exact = _exactness(data_type)
+        return lambda value: value if is_exact(value) else by_column(value)
     return by_column
 
 
 def _by_column(data_type: pa.DataType) -> CellConversion:
     polars_type = polars_schema(pa.schema([("cell", data_type)]))["cell"]
-    return lambda value: pl.Series("cell", [value], dtype=polars_type, strict=True).to_list()[0]
+
+    def convert(value: Any) -> Any:
+        cells = pl.Series("cell", [value], dtype=polars_type, strict=True)
+        if cells.dtype != polars_type:
+            raise TypeError(f"it is of {cells.dtype}")
+        return cells.to_list()[0]
+
+    return convert
+
+
+def _exactness(data_type: pa.DataType) -> Callable[[Any], bool]:
+    """Return a function that tells whether a value in a list or struct is exactly as a column gives it back."""
+    if pa.types.is_list(data_type) or pa.types.is_large_list(data_type):
+        is_exact_element = _exactness(data_type.value_type)
+        return lambda value: value is None or (type(value) is list and all(map(is_exact_element, value)))
+    if pa.types.is_struct(data_type):
+        fields = [(field.name, _exactness(field.type)) for field in data_type]
+        names = [field.name for field in data_type]
+        return lambda value: (
+            value is None
+            or (
+                type(value) is dict and list(value) == names and all(is_exact(value[name]) for name, is_exact in fields)
+            )
+        )
+    exact, high = _exact_cells(pa.field("", data_type))
+    return lambda value: value is None or (type(value) is exact and (high is None or -high <= value <= high))
 
 
 def _whole_number(data_type: pa.DataType, by_column: CellConversion) -> CellConversion:
@@ -177,42 +201,35 @@ def _json(value: Any) -> Any:
     return value if _is_exact_json(value) else JSON.from_column(JSON.to_column(value))
 
 
-def _list(element: CellConversion, by_column: CellConversion) -> CellConversion:
-    def convert(value: Any) -> Any:
-        if type(value) is list or type(value) is tuple:
-            return [None if each is None else element(each) for each in value]
-        return by_column(value)
-
-    return convert
-
-
-def _struct(cells: dict[str, CellConversion], by_column: CellConversion) -> CellConversion:
-    def convert(value: Any) -> Any:
-        if type(value) is dict:
-            found = ((name, convert_cell, value.get(name)) for name, convert_cell in cells.items())
-            return {name: None if cell is None else convert_cell(cell) for name, convert_cell, cell in found}
-        return by_column(value)
-
-    return convert
-
-
 def _row_conversion(layout: Layout) -> ValueConversion:
     # The order of columns is the layout's, so that two equal rows also look alike.
     template: dict[str, Any] = dict.fromkeys(layout.names)
     columns = [layout.schema.field(name) for name in layout.value_columns]
-    cells = [(column.name, _exact_type(column), cell_conversion(column)) for column in columns]
+    cells = [(column.name, *_exact_cells(column), cell_conversion(column)) for column in columns]
+    single = layout.key[0] if len(layout.key) == 1 and not layout.windowed else None
     key_cells = _key_cells(layout)
 
     def convert(key: Any, value: Any) -> dict[str, Any]:
         row = template.copy()
-        for name, cell in key_cells(key):
-            row[name] = cell
-        for name, exact, convert_cell in cells:
+        if single is None:
+            row.update(key_cells(key))
+        else:
+            row[single] = key
+        for name, exact, high, convert_cell in cells:
             cell = value[name]
-            row[name] = cell if type(cell) is exact or cell is None else convert_cell(cell)
+            if not (type(cell) is exact and (high is None or -high <= cell <= high)) and cell is not None:
+                cell = convert_cell(cell)
+            row[name] = cell
         return row
 
     return convert
+
+
+def _exact_cells(column: pa.Field) -> tuple[type[Any] | None, int | None]:
+    """Return the type of cells that a column gives back unchanged, and a limit of whole numbers."""
+    if not column.metadata and pa.types.is_signed_integer(column.type):
+        return int, 2 ** (column.type.bit_width - 1) - 1
+    return _exact_type(column), None
 
 
 def _exact_type(column: pa.Field) -> type | None:

@@ -232,6 +232,7 @@ def test_functions_after_a_fold_get_its_results_as_their_column_holds_them() -> 
         ("string", "", 3, "does not fit string"),
         (ROWS, {"n": 0, "total": 0}, {"n": 1}, "returned no column total"),
         (ROWS, {"n": 0, "total": 0}, {"n": "a", "total": 1}, "does not fit the row's types"),
+        (ROWS, {"n": 0, "total": 0}, {"n": 2**63, "total": 1}, "does not fit the row's types"),
         (ROWS, {"n": 0, "total": 0}, 3, "must return a dict of n, total"),
         ("json", 0, {1j}, "does not fit string"),
     ],
