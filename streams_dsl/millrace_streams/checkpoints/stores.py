@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 import pyarrow as pa
@@ -34,7 +34,13 @@ from millrace_streams.steps.store import StoreSpec
 from millrace_streams.steps.task import Steps
 from millrace_streams.stores import StoreSpec as ObjectStoreSpec
 from millrace_streams.stores.forms import form_of
-from millrace_streams.windows import SessionWindows, SlidingWindows, TimeWindows, length_of
+from millrace_streams.windows import FOREVER_MS, SessionWindows, SlidingWindows, TimeWindows, length_of
+
+_EARLIER: Final = {"key_value of records": "records of records"}
+"""Kinds in manifests of earlier versions whose state is readable, with the name of today.
+
+The records of a stream-stream join were lists by key, which did not expire.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +94,7 @@ class StoreDescription:
             name=found["name"],
             node=found["node"],
             stage=found["stage"],
-            meaning=found["meaning"],
+            meaning={what: _EARLIER.get(text, text) for what, text in found["meaning"].items()},
             spec=_spec_from_json(found["name"], found["spec"]),
             layout=_layout_from_json(found["layout"]),
             window_size_ms=found["window_size_ms"],
@@ -217,13 +223,14 @@ def _spec_from_json(name: str, found: Mapping[str, Any]) -> AnyStoreSpec:
             advance_ms=found["advance_ms"],
             retention_ms=found["retention_ms"],
         )
+    is_earlier = found["kind"] == "key_value" and found["form"] == "records"
     return ObjectStoreSpec(
         name=name,
-        kind=found["kind"],
+        kind="records" if is_earlier else found["kind"],
         form=found["form"],
         layout=_layout_from_json(found["layout"]),
         other=None if found["other"] is None else _layout_from_json(found["other"]),
-        retention_ms=found["retention_ms"],
+        retention_ms=FOREVER_MS if is_earlier else found["retention_ms"],
     )
 
 

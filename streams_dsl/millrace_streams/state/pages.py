@@ -56,7 +56,8 @@ class RowsSpec:
 
     Rows with the same ``identity`` form an entry and are replaced together. ``key`` are the identity columns whose hash
     gives the part. ``time`` is the column, in ms or a timestamp, that gives the slot. ``retention_ms`` is the time for
-    which rows are kept. Without ``paged`` all rows are in the log.
+    which rows are kept. Without ``paged`` all rows are in the log. ``earlier`` describes the same columns as earlier
+    versions stored them: without a time, so that no row had expired.
     """
 
     name: str
@@ -66,6 +67,7 @@ class RowsSpec:
     time: str | None = None
     retention_ms: int = 0
     paged: bool = True
+    earlier: RowsSpec | None = None
 
     def slot_ms(self, shortest_ms: int) -> int:
         """Return the length of a slot in a new checkpoint."""

@@ -71,6 +71,7 @@ class KeptRows:
     _base_bytes: int = 0
     _log_bytes: int = 0
     _pages: dict[Page, _PageRows] = field(default_factory=dict)
+    _earlier_pages: tuple[Page, ...] = ()
 
     @classmethod
     def read(
@@ -80,6 +81,18 @@ class KeptRows:
 
         Raises ``IncompatibleStateError`` for another version, number of buckets, or other columns.
         """
+        kept = cls._read(spec, variables, limits, buckets)
+        if buckets is not None and kept.facts.buckets != buckets:
+            raise IncompatibleStateError(
+                f"store {spec.name}: its state has {kept.facts.buckets} buckets, but the topology now has {buckets}, "
+                "the partitions of its largest topic: start with a new checkpoint"
+            )
+        if spec.earlier is not None and kept._log_chunks and kept.facts.kept_from_ms == _EARLIEST_MS:
+            return cls._read(spec.earlier, variables, limits, buckets)._with_times(spec)
+        return kept
+
+    @classmethod
+    def _read(cls, spec: RowsSpec, variables: StateVariables, limits: Limits, buckets: int | None) -> KeptRows:
         kept = cls(spec, variables, limits, Facts(buckets=buckets or 1, slot_ms=spec.slot_ms(limits.slot_ms)))
         chunks = []
         for packed in variables.read_log():
@@ -91,11 +104,27 @@ class KeptRows:
             chunks.append(chunk.rows)
         kept._log_chunks = len(chunks)
         kept._log = kept._newest([*chunks[:1], _merged(chunks[1:], spec)])
-        if buckets is not None and kept.facts.buckets != buckets:
-            raise IncompatibleStateError(
-                f"store {spec.name}: its state has {kept.facts.buckets} buckets, but the topology now has {buckets}, "
-                "the partitions of its largest topic: start with a new checkpoint"
-            )
+        return kept
+
+    def _with_times(self, spec: RowsSpec) -> KeptRows:
+        """Return the unexpired rows under a description with times: all in the log, which the next save spreads.
+
+        The pages are read one by one, because most of their rows may have expired.
+        """
+        pages = tuple(Page(slot, part) for slot, each in self.facts.slots.items() for part in range(each.parts))
+        log, found = _there(self._log), []
+        newest_ms = _newest_ms(spec, log, _EARLIEST_MS)
+        for page in pages:
+            rows = _older(self._page(page).rows, self._log, self.spec.identity)
+            del self._pages[page]
+            newest_ms = _newest_ms(spec, rows, newest_ms)
+            found.append(spec.since(rows, max(newest_ms - spec.retention_ms + 1, _EARLIEST_MS)))
+        facts = replace(self.facts, slots={}, slot_ms=spec.slot_ms(self.limits.slot_ms))
+        kept = KeptRows(spec, self.variables, self.limits, facts)
+        kept._log = spec.since(pl.concat([*found, log]), max(newest_ms - spec.retention_ms + 1, _EARLIEST_MS))
+        # Without a base, the next save replaces the log.
+        kept._log_chunks, kept._log_bytes = self._log_chunks, int(kept._log.estimated_size())
+        kept._earlier_pages = pages
         return kept
 
     @property
@@ -135,6 +164,8 @@ class KeptRows:
 
     def save(self, changed: pl.DataFrame, numbers: Mapping[str, int], kept_from_ms: int) -> None:
         """Save the changes of a batch: whole entries, or marks of deleted ones."""
+        for page in self._earlier_pages:
+            self.variables.remove_page(page)
         kept_from_ms = max(kept_from_ms, self.facts.kept_from_ms)
         slots = self._without_old_slots(kept_from_ms)
         facts = replace(self.facts, numbers=numbers, slots=slots, kept_from_ms=kept_from_ms)
@@ -262,9 +293,17 @@ def _merged(deltas: Sequence[pl.DataFrame], spec: RowsSpec) -> pl.DataFrame:
 def _over(rows: pl.DataFrame, newer: pl.DataFrame, identity: Sequence[str]) -> pl.DataFrame:
     if not rows.height or not newer.height:
         return rows if rows.height else newer
-    names = list(identity)
-    older = rows.join(newer, on=names, how="anti", nulls_equal=True, maintain_order="left")
-    return pl.concat([older, newer])
+    return pl.concat([_older(rows, newer, identity), newer])
+
+
+def _older(rows: pl.DataFrame, newer: pl.DataFrame, identity: Sequence[str]) -> pl.DataFrame:
+    """Return the rows of entries that have no newer rows."""
+    return rows.join(newer, on=list(identity), how="anti", nulls_equal=True, maintain_order="left")
+
+
+def _newest_ms(spec: RowsSpec, rows: pl.DataFrame, known_ms: int) -> int:
+    """Return the largest time of rows, at least the one that is known."""
+    return max(known_ms, int(spec.times_of(rows).to_numpy().max())) if rows.height else known_ms
 
 
 def _there(rows: pl.DataFrame) -> pl.DataFrame:

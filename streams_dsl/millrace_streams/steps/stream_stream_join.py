@@ -11,7 +11,7 @@ The rules and the order of results are those of Kafka Streams 3.9:
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from millrace_streams.steps.batch import Batch
 from millrace_streams.steps.flow import Emitted, Inputs, Output
 from millrace_streams.steps.joins import Joining, Partners
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, typed
-from millrace_streams.stores import KeyValueStore, StoreSpec, TimeBuffer
+from millrace_streams.stores import RecordStore, StoreSpec, TimeBuffer
 from millrace_streams.stores.entries import WaitingForPartner
 from millrace_streams.windows import FOREVER_MS
 
@@ -28,12 +28,11 @@ _LEFT: Final = 0
 _RIGHT: Final = 1
 _STREAM_TIME: Final = "stream_time"
 _OLDEST_WAITING: Final = "oldest_waiting"
-_NEWEST: Final = ("newest_left", "newest_right")
 
 
 @dataclass(frozen=True)
 class StreamStreamJoinStep:
-    """Step of a ``StreamStreamJoinNode``. Each side has a store of records by key, as lists in time order."""
+    """Step of a ``StreamStreamJoinNode``. Each side has a store of records by key and time."""
 
     operator: Operator
 
@@ -41,24 +40,22 @@ class StreamStreamJoinStep:
     def stores(self) -> tuple[AnyStoreSpec, ...]:
         """Stores of both sides' records, and of those that wait for a match."""
         node, (left, right) = self._node, self.operator.inputs
+        kept: dict[str, Any] = {"kind": "records", "form": "records", "retention_ms": node.window.retention_ms}
         return (
-            StoreSpec(name=node.left_store, kind="key_value", layout=left, form="records"),
-            StoreSpec(name=node.right_store, kind="key_value", layout=right, form="records"),
+            StoreSpec(name=node.left_store, layout=left, **kept),
+            StoreSpec(name=node.right_store, layout=right, **kept),
             StoreSpec(name=node.waiting_store, kind="buffer", layout=left, form="waiting_for_partner", other=right),
         )
 
     def run(self, inputs: Inputs, state: State) -> Output:
         """Join the records in order."""
         node, out = self._node, Emitted()
-        sides = [state.stores[node.left_store], state.stores[node.right_store]]
+        sides = [self._records(state, node.left_store), self._records(state, node.right_store)]
         waiting = state.stores[node.waiting_store]
         assert isinstance(waiting, TimeBuffer)
         keys, values, times = inputs.by_turn()
-        join = _Join(node, sides, waiting, out, node.window.retention_ms)
-        wanted = {key for key in keys if key is not None}
-        for store in sides:
-            assert isinstance(store, KeyValueStore)
-            store.want(wanted)
+        join = _Join(node, sides, waiting, out)
+        join.want(inputs.sides.tolist(), keys, times)
         for turn, side in enumerate(inputs.sides.tolist()):
             join.turn, join.side = turn, side
             join.handle(keys[turn], values[turn], times[turn])
@@ -67,6 +64,11 @@ class StreamStreamJoinStep:
         joining = Joining(node.name, node.joiner, right, self.operator.result)
         batch = joining.join(inputs, out.causes, records, Partners(join.others))
         return typed(node, Output(batch, out.causes, out.dropped), inputs)
+
+    def _records(self, state: State, name: str) -> RecordStore:
+        store = state.stores[name]
+        assert isinstance(store, RecordStore)
+        return store
 
     @property
     def _node(self) -> StreamStreamJoinNode:
@@ -83,19 +85,31 @@ class _Join:
     """
 
     node: StreamStreamJoinNode
-    sides: list[Any]
+    sides: list[RecordStore]
     waiting: TimeBuffer
     out: Emitted
-    retention_ms: int
     others: list[Any] = field(default_factory=list)
     turn: int = 0
     side: int = _LEFT
+
+    def want(self, sides: Sequence[int], keys: Sequence[Any], times: Sequence[int]) -> None:
+        """Prefetch the records that the batch may find or change."""
+        records = [record for record in zip(sides, keys, times, strict=True) if record[1] is not None]
+        if not records:
+            return
+        wanted = {key for _, key, _ in records}
+        first_ms, last_ms = min(time_ms for *_, time_ms in records), max(time_ms for *_, time_ms in records)
+        back_ms, ahead_ms = (self.node.window.after_ms, self.node.window.before_ms)
+        for side, store in enumerate(self.sides):
+            own = [(key, time_ms) for number, key, time_ms in records if number == side]
+            store.want_records(wanted, own, first_ms - back_ms, last_ms + ahead_ms)
+            back_ms, ahead_ms = ahead_ms, back_ms
 
     def handle(self, key: Any, value: Any, time_ms: int) -> None:
         """Store the record, join it, and emit records whose wait has ended."""
         there = key is not None and value is not None
         if there:
-            self._keep(key, value, time_ms)
+            self.sides[self.side].put(key, time_ms, value)
         stream_time_ms = max(self.waiting.number(_STREAM_TIME), time_ms)
         self.waiting.numbers[_STREAM_TIME] = stream_time_ms
         if not there:
@@ -118,22 +132,6 @@ class _Join:
         window = self.node.window
         return window.after_ms if side == _LEFT else window.before_ms
 
-    def _keep(self, key: Any, value: Any, time_ms: int) -> None:
-        store = self.sides[self.side]
-        assert isinstance(store, KeyValueStore)
-        newest_ms = max(store.number(_NEWEST[self.side]), time_ms)
-        store.numbers[_NEWEST[self.side]] = newest_ms
-        stored = store.get(key)
-        records = [] if stored is None else stored.value if store.changed(key) else list(stored.value)
-        if not records or records[-1][0] <= time_ms:
-            records.append((time_ms, value))
-        else:
-            insort(records, (time_ms, value), key=_time)
-        oldest_ms = newest_ms - self.retention_ms
-        if records[0][0] <= oldest_ms:
-            del records[: bisect_right(records, oldest_ms, key=_time)]
-        store.put(key, records or None, newest_ms)
-
     def _join(self, key: Any, value: Any, time_ms: int) -> bool:
         """Join with the other side's records; returns whether there were any."""
         other = 1 - self.side
@@ -142,19 +140,14 @@ class _Join:
         first_ms, last_ms = (time_ms - before_ms, time_ms + after_ms)
         if self.side == _RIGHT:
             first_ms, last_ms = time_ms - after_ms, time_ms + before_ms
-        stored = store.get(key)
-        if stored is None:
-            return False
-        oldest_ms = store.number(_NEWEST[other]) - self.retention_ms
-        records = stored.value
-        low = bisect_left(records, max(first_ms, oldest_ms + 1), key=_time)
-        high = bisect_right(records, max(0, last_ms), key=_time)
+        # As in Kafka Streams, a window that would end before the epoch ends there.
+        records = store.between(key, first_ms, max(0, last_ms))
         other_waits = self._outer(other)
-        for other_ms, other_value in records[low:high]:
+        for other_ms, other_value in records:
             if other_waits:
                 self.waiting.remove((other, key, other_ms))
             self._emit(key, self.side, value, other_value, max(time_ms, other_ms))
-        return low < high
+        return bool(records)
 
     def _emit(self, key: Any, side: int, value: Any, other: Any, time_ms: int) -> None:
         left, right = (value, other) if side == _LEFT else (other, value)
@@ -196,7 +189,3 @@ class _Join:
             self.waiting.remove((side, key, time_ms))
             for value in waiting.values:
                 self._emit(key, side, value, None, time_ms)
-
-
-def _time(record: tuple[int, Any]) -> int:
-    return record[0]

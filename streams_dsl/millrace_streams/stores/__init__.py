@@ -1,4 +1,4 @@
-"""State stores of Kafka Streams: key-value, window, session, versioned, and time-ordered buffers.
+"""State stores of Kafka Streams: key-value, window, session, versioned, records, and time-ordered buffers.
 
 A store belongs to one operator in one bucket, and only this operator changes it. Other operators that read it (a join
 its tables) see it *as of the start of the batch* and apply the changes that reach them, and the expiry of its windows
@@ -9,6 +9,7 @@ ends a batch and returns its changes.
 from millrace_streams.stores.base import ExpiringStore, ObjectStore, StoreKind, StoreSpec
 from millrace_streams.stores.buffer import TimeBuffer
 from millrace_streams.stores.key_value import KeyValueStore
+from millrace_streams.stores.records import RecordStore
 from millrace_streams.stores.session import SessionStore
 from millrace_streams.stores.versioned import VersionedRecord, VersionedStore
 from millrace_streams.stores.window import WindowStore
@@ -17,6 +18,7 @@ _KINDS: dict[StoreKind, type[ObjectStore]] = {
     "key_value": KeyValueStore,
     "window": WindowStore,
     "session": SessionStore,
+    "records": RecordStore,
     "versioned": VersionedStore,
     "buffer": TimeBuffer,
 }
@@ -31,6 +33,7 @@ __all__ = [
     "ExpiringStore",
     "KeyValueStore",
     "ObjectStore",
+    "RecordStore",
     "SessionStore",
     "StoreKind",
     "StoreSpec",

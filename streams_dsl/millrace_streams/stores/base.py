@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from millrace_streams.layout import WINDOW_COLUMNS, Layout
 
-StoreKind: TypeAlias = Literal["key_value", "window", "session", "versioned", "buffer"]
+StoreKind: TypeAlias = Literal["key_value", "window", "session", "versioned", "records", "buffer"]
 EntryForm: TypeAlias = Literal[
     "row", "records", "subscriptions", "held", "final", "waiting_for_partner", "waiting_for_table"
 ]
@@ -51,8 +51,8 @@ class Stored(NamedTuple):
 class StoreSpec:
     """Description of a store. ``layout`` has the columns of keys and values, ``other`` those of a second input.
 
-    ``retention_ms`` is the time for which a window's entry, a session or an old version is kept, from the newest one
-    on.
+    ``retention_ms`` is the time for which a window's entry, a session, an old version or a record is kept, from the
+    newest one on.
     """
 
     name: str
@@ -262,7 +262,7 @@ class ObjectStore(ABC):
 
 @dataclass(slots=True)
 class ExpiringStore(ObjectStore):
-    """Base of the stores of windows and sessions, whose entries expire when newer ones come.
+    """Base of the stores of windows, sessions and records, whose entries expire when newer ones come.
 
     If other operators look entries up (``looked_up``), a batch removes expired entries at its end, because an operator
     may read one as of an earlier record.

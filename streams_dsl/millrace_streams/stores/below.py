@@ -16,13 +16,15 @@ from millrace_streams.layout import WINDOW_COLUMNS, WINDOW_END, Layout
 from millrace_streams.state.pages import NO_SLOT, RowsSpec
 from millrace_streams.state.rows import KeptRows
 from millrace_streams.stores.base import Place, StoreSpec
-from millrace_streams.stores.forms import START, Entries, Form, Part, form_of
+from millrace_streams.stores.forms import START, TIME, Entries, Form, Part, form_of
 
 
 def _time_of(spec: StoreSpec) -> str | None:
     """Return the column by which an entry expires, None if its key does not determine the time."""
     if spec.kind == "window":
         return START
+    if spec.kind == "records":
+        return TIME
     return WINDOW_END if spec.kind == "session" or spec.form == "final" else None
 
 
@@ -35,7 +37,7 @@ def rows_of(spec: StoreSpec) -> RowsSpec:
     form = form_of(spec)
     identity = [name for part in form.parts[: len(form.identity(None))] for name in _key_columns(part)]
     paged = spec.kind != "buffer" or spec.form == "final"
-    return RowsSpec(
+    rows = RowsSpec(
         name=spec.name,
         schema=form.frame([]).schema,
         identity=tuple(identity),
@@ -44,6 +46,10 @@ def rows_of(spec: StoreSpec) -> RowsSpec:
         retention_ms=spec.retention_ms,
         paged=paged,
     )
+    if spec.kind != "records":
+        return rows
+    # An entry of earlier versions had all records of a key.
+    return replace(rows, earlier=replace(rows, identity=rows.key, time=None))
 
 
 @dataclass(frozen=True)

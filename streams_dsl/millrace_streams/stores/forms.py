@@ -23,7 +23,7 @@ from millrace_streams.stores.versioned import Versions
 from millrace_streams.windows import Windowed
 
 START: Final = "__start"
-_TIME: Final = "__time"
+TIME: Final = "__time"
 _NOTHING: Final = "__nothing"
 
 Entries = Iterable[tuple[Hashable, Any]]
@@ -98,7 +98,7 @@ def _key_value(layout: Layout) -> Form:
         return key, Stored(value, time_ms)
 
     return Form(
-        parts=(Part("", layout), Part("", None, _TIME)),
+        parts=(Part("", layout), Part("", None, TIME)),
         rows=lambda key, stored: iter([((key, stored.value), stored.timestamp)]),
         entry=entry,
         identity=lambda key: ((key, None),),
@@ -111,7 +111,7 @@ def _window(layout: Layout) -> Form:
         return (key, start), Stored(value, time_ms)
 
     return Form(
-        parts=(Part("", None, START), Part("", layout), Part("", None, _TIME)),
+        parts=(Part("", None, START), Part("", layout), Part("", None, TIME)),
         rows=lambda identity, stored: iter([(identity[1], (identity[0], stored.value), stored.timestamp)]),
         entry=entry,
         identity=lambda identity: (None, (None, None)) if identity is None else (identity[1], (identity[0], None)),
@@ -137,7 +137,7 @@ def _versioned(layout: Layout) -> Form:
         return key, Versions([time_ms for _, time_ms in found], [value for (_, value), _ in found])
 
     return Form(
-        parts=(Part("", layout), Part("", None, _TIME)),
+        parts=(Part("", layout), Part("", None, TIME)),
         rows=lambda key, versions: (
             ((key, value), time_ms) for time_ms, value in zip(versions.times, versions.values, strict=True)
         ),
@@ -148,14 +148,14 @@ def _versioned(layout: Layout) -> Form:
 
 def _records(spec: StoreSpec) -> Form:
     def entry(found: Rows) -> tuple[Hashable, Any]:
-        [*_, ((key, _), newest_ms)] = found
-        return key, Stored([(time_ms, value) for (_, value), time_ms in found], newest_ms)
+        [((key, _), time_ms), *_] = found
+        return (key, time_ms), tuple(value for (_, value), _ in found)
 
     return Form(
-        parts=(Part("", spec.layout), Part("", None, _TIME)),
-        rows=lambda key, stored: (((key, value), time_ms) for time_ms, value in stored.value),
+        parts=(Part("", spec.layout), Part("", None, TIME)),
+        rows=lambda identity, values: (((identity[0], value), identity[1]) for value in values),
         entry=entry,
-        identity=lambda key: ((key, None),),
+        identity=lambda identity: ((None, None), None) if identity is None else ((identity[0], None), identity[1]),
     )
 
 
@@ -171,7 +171,7 @@ def _subscriptions(spec: StoreSpec) -> Form:
         return wants, Stored({left_key: digest for _, (left_key, _), digest, _ in found}, time_ms)
 
     return Form(
-        parts=(Part("", wanted), Part(ASKING, leaving), Part("", None, "__digest", text=True), Part("", None, _TIME)),
+        parts=(Part("", wanted), Part(ASKING, leaving), Part("", None, "__digest", text=True), Part("", None, TIME)),
         rows=lambda wants, stored: (
             ((wants, None), (left_key, None), digest, stored.timestamp) for left_key, digest in stored.value.items()
         ),
@@ -188,7 +188,7 @@ def _held(spec: StoreSpec) -> Form:
         return key, Held(key, value, time_ms, replaced, due_ms)
 
     return Form(
-        parts=(Part("", spec.layout), Part("", None, _TIME), before, Part("", None, "__due")),
+        parts=(Part("", spec.layout), Part("", None, TIME), before, Part("", None, "__due")),
         rows=lambda key, held: iter([((key, held.value), held.timestamp, (key, held.before), held.due)]),
         entry=entry,
         identity=lambda key: ((key, None),),
@@ -215,7 +215,7 @@ def _waiting_for_partner(spec: StoreSpec) -> Form:
         parts=(
             Part("", None, "__side"),
             Part("", spec.layout),
-            Part("", None, _TIME),
+            Part("", None, TIME),
             Part("__right.", spec.other),
         ),
         rows=rows,
@@ -237,7 +237,7 @@ def _waiting_for_table(spec: StoreSpec) -> Form:
         parts=(
             Part("", None, "__number"),
             Part("", spec.layout),
-            Part("", None, _TIME),
+            Part("", None, TIME),
             Part("__table.", spec.other),
         ),
         rows=lambda number, waiting: iter(

@@ -65,8 +65,19 @@ def test_the_records_that_are_kept_for_the_other_side_are_few() -> None:
     for time_ms in range(200):
         piped(driver, [("lr"[time_ms % 2], "k", "x", time_ms), ("l", "k", "late", max(0, time_ms - 4))])
     # Those of the left side after 198 - 13 ms, and those of the right side after 199 - 13 ms.
-    assert [len(records.value) for records in kept(driver, "records")] == [17, 7]
+    assert sum(map(len, kept(driver, "records"))) == 17 + 7
     assert kept(driver, "waiting_for_partner") == []
+
+
+@pytest.mark.parametrize("kind", ["join", "left_join", "outer_join"])
+@pytest.mark.parametrize("size", [1, 50, 400])
+def test_records_of_keys_that_never_come_again_expire(kind: str, size: int) -> None:
+    driver = joining(kind, within(5, grace=3))
+    script: Script = [("lr"[number % 2], f"{number}", "x", number) for number in range(400)]
+    found = [each for first in range(0, 400, size) for each in piped(driver, script[first : first + size])]
+    assert bool(found) == (kind != "join")
+    # Those of the left side after 398 - 13 ms, and those of the right side after 399 - 13 ms.
+    assert sorted(kept(driver, "records"), key=repr) == [("x",)] * 14
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,9 @@ import pytest
 
 from millrace_streams import TopologyTestDriver
 from millrace_streams.checkpoints.compatibility import differences_between
+from millrace_streams.steps.packed_state import kept_rows, store_over
 from millrace_streams.steps.store import StoreSpec as ColumnsSpec
+from millrace_streams.stores import RecordStore
 from millrace_streams.stores.base import EntryForm, StoreKind
 
 from .kept_state import KEPT_AFTER, TOPOLOGIES, kept, manifest_of, script, topology
@@ -42,6 +44,20 @@ def test_a_topology_continues_from_what_was_kept(name: str) -> None:
     found = outputs(whole)
     assert any(found.values())
     assert outputs(going_on) == found
+
+
+def test_records_of_a_join_are_read_by_the_manifest_of_an_earlier_version() -> None:
+    manifest, variables = kept("joins")
+    found = {}
+    for described in manifest.stores:
+        if not isinstance(described.spec, ColumnsSpec) and described.spec.form == "records":
+            store = store_over(described.spec, kept_rows(described.spec, variables[described.name]))
+            assert isinstance(store, RecordStore)
+            found[described.name] = dict(store.packed_entries())
+    assert len(found) == 2
+    assert all(found.values())
+    newest_ms = max(time_ms for each in found.values() for _, time_ms in each)
+    assert min(time_ms for each in found.values() for _, time_ms in each) > newest_ms - 2 * 16
 
 
 def test_every_form_of_store_was_kept() -> None:

@@ -46,8 +46,8 @@ FORMS: dict[str, tuple[StoreSpec, dict[Any, Any]]] = {
     "session": (spec("session", WINDOWED), {Windowed("a", 0, 5): 1, Windowed("a", 20, 20): 2, FOREVER: 3}),
     "versions": (spec("versioned", LONGS), {"a": Versions([1, 5, 7], [1, None, 2]), "b": Versions([9], [4])}),
     "records": (
-        spec("key_value", LONGS, "records"),
-        {"a": Stored([(1, 7), (1, 8), (5, 9)], 5), "b": Stored([(2, 3)], 2)},
+        spec("records", LONGS, "records"),
+        {("a", 1): (7, 8), ("a", 5): (9,), ("b", 2): (3,)},
     ),
     "subscriptions": (
         spec("key_value", ASKED, "subscriptions"),

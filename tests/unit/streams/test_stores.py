@@ -18,6 +18,7 @@ from millrace_streams.steps.packed_state import kept_rows, store_over
 from millrace_streams.stores import (
     KeyValueStore,
     ObjectStore,
+    RecordStore,
     SessionStore,
     StoreSpec,
     TimeBuffer,
@@ -140,6 +141,7 @@ SPECS = {
     "window": StoreSpec(name="s", kind="window", layout=WINDOWED, retention_ms=30),
     "session": StoreSpec(name="s", kind="session", layout=WINDOWED, retention_ms=30),
     "versioned": StoreSpec(name="s", kind="versioned", layout=LAYOUT, retention_ms=30),
+    "records": StoreSpec(name="s", kind="records", form="records", layout=LAYOUT, retention_ms=30),
     "held": StoreSpec(name="s", kind="buffer", form="held", layout=LAYOUT),
     "final": StoreSpec(name="s", kind="buffer", form="final", layout=WINDOWED),
 }
@@ -175,6 +177,15 @@ def called(store: Any, closed_ms: int, call: Call) -> Any:
                 "range": lambda: store.find(key, first_ms, last_ms),
                 "next": lambda: store.ended(closed_ms + 1, until_ms),
                 "expire": lambda: store.expire(until_ms=None if value is None else until_ms),
+            }
+        case RecordStore():
+            calls = {
+                "put": lambda: store.put(key, first_ms, last_ms),
+                "get": lambda: store.between(key, first_ms, first_ms),
+                "before": lambda: store.before((key, first_ms)),
+                "range": lambda: store.between(key, first_ms, last_ms),
+                "next": lambda: store.want_records("abc", [(key, last_ms)], first_ms, last_ms),
+                "expire": lambda: store.expire(),
             }
         case TimeBuffer():
             row = Windowed(key, first_ms, last_ms) if store.spec.form == "final" else key
