@@ -2,7 +2,7 @@
 
 *Prologues* run where a source is read, before rows enter the JVM; *stages* run per bucket. Each lists the rows that it
 sends to later stages. A table that a later stage looks up and an earlier one needs too is stored twice: its changes are
-sent on and stored again.
+sent on and stored again. The copy of a windowed table also gets the changes that the table does not send.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from millrace_streams.compiler.repartitions import with_parents
 from millrace_streams.compiler.stage_numbers import StageNumbers, prologues
 from millrace_streams.compiler.tables import history_of, looked_up
 from millrace_streams.graph import (
+    AggregateNode,
     AnswerNode,
     DeltaSinkNode,
+    FoldNode,
     MaterializeNode,
     Node,
     ProcessNode,
@@ -27,9 +29,12 @@ from millrace_streams.graph import (
     SinkNode,
     SubscribeNode,
     TableNode,
+    UnsentNode,
+    WindowCopyNode,
 )
 from millrace_streams.layout import ASKING, KEY, WINDOW_COLUMNS, Layout
 from millrace_streams.steps import Operator
+from millrace_streams.windows import length_of
 
 Way: TypeAlias = Literal["partition", "key", "all"]
 """Destination bucket of rows: that of their partition, that of their key, or all."""
@@ -104,7 +109,7 @@ def stateless(operator: Operator) -> bool:
     if isinstance(node, DeltaSinkNode):
         # Only the newest row of each key leaves a table, so all of them must be in one place.
         return not operator.given.table
-    return not (node.stores or looked_up(node) or isinstance(node, ProcessNode))
+    return not (node.stores or looked_up(node) or isinstance(node, ProcessNode | UnsentNode))
 
 
 class _Cutter:
@@ -118,6 +123,14 @@ class _Cutter:
         self._at_reader = {name: head for head, names in early.items() for name in (head, *names)}
         self._notes = _notes(plan)
         self._heads = {reader.head: reader for reader in plan.readers}
+        self._layouts = dict(plan.layouts)
+        self._nodes = {each.name: each for each in plan.topology.nodes}
+        self._copied = {
+            parent
+            for operator in plan.task
+            for parent in looked_up(operator.node)
+            if self._is_elsewhere(parent, numbers.number.get(operator.node.name)) and self._has_windows(parent)
+        }
         self._operators = dict(self._sorted())
         self._received = {number: tuple(self._receives(number)) for number in self._operators}
 
@@ -152,6 +165,8 @@ class _Cutter:
                 name = operator.node.name
                 if name not in self._at_reader and self._numbers.number.get(name) == number:
                     operators.extend(self._with_copies(operator, number))
+                    if name in self._copied:
+                        operators.append(self._unsent(name))
             used = {parent for operator in operators for parent in operator.node.parents}
             for each in reversed(everywhere):
                 if each.node.name in used:
@@ -163,29 +178,65 @@ class _Cutter:
         node = operator.node
         parents, reads = list(node.parents), list(operator.reads)
         for place, parent in enumerate(node.parents):
-            if parent not in looked_up(node) or self._numbers.number.get(parent, number) == number:
+            if parent not in looked_up(node) or not self._is_elsewhere(parent, number):
                 continue
             copy = self._copy(node, parent)
             edge = (parent, node.name, place)
             if edge in self.forks:
                 self.forks[parent, copy.name, 0] = self.forks[edge]
-            layout = self._plan.layouts[parent]
-            yield Operator(node=copy, inputs=(layout,), result=layout, reads=(None,), versioned=(False,))
+            layout, inputs = self._plan.layouts[parent], len(copy.parents)
+            yield Operator(
+                node=copy,
+                inputs=(layout,) * inputs,
+                result=layout,
+                reads=(None,) * inputs,
+                versioned=(False,) * inputs,
+            )
             parents[place], reads[place] = copy.name, copy.store
         yield replace(operator, node=with_parents(node, tuple(parents)), reads=tuple(reads))
 
-    def _copy(self, node: Node, parent: str) -> MaterializeNode:
-        table = self._plan.topology.node(parent)
+    def _copy(self, node: Node, parent: str) -> MaterializeNode | WindowCopyNode:
+        table = self._nodes[parent]
         # Named after the copied store and the join, because both may have the user's names.
         assert isinstance(table, TableNode)
-        nodes = {each.name: each for each in self._plan.topology.nodes}
+        name, store = f"{parent}-for-{node.name}", f"{table.store}-for-{node.name}"
+        if parent in self._copied:
+            return WindowCopyNode(
+                name=name,
+                parents=(parent, _unsent_of(parent)),
+                store=store,
+                sends_old=table.sends_old,
+                on_close=isinstance(table, FoldNode) and table.on_close,
+            )
         return MaterializeNode(
-            name=f"{parent}-for-{node.name}",
+            name=name,
             parents=(parent,),
-            store=f"{table.store}-for-{node.name}",
+            store=store,
             sends_old=table.sends_old,
-            history_ms=history_of(parent, nodes),
+            history_ms=history_of(parent, self._nodes),
         )
+
+    def _is_elsewhere(self, parent: str, number: int | None) -> bool:
+        """Return whether a table is stored on another stage than this one."""
+        return number is not None and self._numbers.number.get(parent, number) != number
+
+    def _has_windows(self, name: str) -> bool:
+        node = self._nodes[name]
+        return isinstance(node, AggregateNode | FoldNode) and node.window is not None
+
+    def _unsent(self, name: str) -> Operator:
+        """Return the operator with the changes of a windowed table that only its copies get."""
+        table, layout = self._nodes[name], self._plan.layouts[name]
+        assert isinstance(table, AggregateNode | FoldNode)
+        forks = [fork for (parent, _, _), (fork, _, _) in self._plan.forks.items() if parent == name]
+        node = UnsentNode(
+            name=_unsent_of(name),
+            parents=(name,),
+            length_ms=length_of(table.window),
+            fork=forks[0] if forks else None,
+        )
+        self._layouts[node.name] = layout
+        return Operator(node=node, inputs=(layout,), result=layout, reads=(table.store,), versioned=(False,))
 
     def _receives(self, number: int) -> Iterator[Send]:
         """Yield the rows that a stage receives."""
@@ -196,7 +247,7 @@ class _Cutter:
             way: Way = "partition" if number == 0 else "key"
             if name in self._heads and self._heads[name].source.broadcast:
                 way = "all"
-            layout = self._plan.layouts[name]
+            layout = self._layouts[name]
             key = self._notes.get(name) or tuple(layout.schema.field(column) for column in layout.key)
             yield Send(node=name, layout=layout, stage=number, way=way, key=key, pickled=name in self._notes)
 
@@ -219,6 +270,10 @@ class _Cutter:
         for later, received in self._received.items():
             if later > number:
                 yield from (send for send in received if send.node in made)
+
+
+def _unsent_of(table: str) -> str:
+    return f"{table}-unsent"
 
 
 def _notes(plan: Plan) -> dict[str, tuple[pa.Field, ...]]:

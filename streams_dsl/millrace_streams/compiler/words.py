@@ -46,6 +46,8 @@ from millrace_streams.graph import (
     TopicSinkNode,
     ToStreamNode,
     ToTableNode,
+    UnsentNode,
+    WindowCopyNode,
 )
 from millrace_streams.steps import Operator
 
@@ -164,6 +166,16 @@ def _(node: ToTableNode, operator: Operator) -> str:
 @words_of.register
 def _(node: MaterializeNode, operator: Operator) -> str:
     return f"look-up table of {_parents(node)}{_kept(node)}"
+
+
+@words_of.register
+def _(node: UnsentNode, operator: Operator) -> str:
+    return f"open windows of {_parents(node)} and rows that expire, for its copies"
+
+
+@words_of.register
+def _(node: WindowCopyNode, operator: Operator) -> str:
+    return f"look-up table of {node.parents[0]}, whose rows expire as there{_kept(node)}"
 
 
 @words_of.register

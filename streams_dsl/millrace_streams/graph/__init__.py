@@ -55,6 +55,8 @@ from millrace_streams.graph.tables import (
     TableSelectNode,
     ToStreamNode,
     ToTableNode,
+    UnsentNode,
+    WindowCopyNode,
 )
 from millrace_streams.graph.topology import Topology
 
@@ -104,4 +106,6 @@ __all__ = [
     "ToTableNode",
     "TopicSinkNode",
     "Topology",
+    "UnsentNode",
+    "WindowCopyNode",
 ]

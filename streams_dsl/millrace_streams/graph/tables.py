@@ -44,6 +44,30 @@ class MaterializeNode(TableNode):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class UnsentNode(Node):
+    """Changes of a windowed table's store that the table does not send: open windows, and the expiry of rows.
+
+    A copy of the table on another stage needs them; the compiler adds the node. ``length_ms`` is the length of all
+    windows, None for sessions. ``fork`` is the number of the table's fork, if its branches meet again.
+    """
+
+    prefix = "KTABLE-UNSENT"
+    length_ms: int | None
+    fork: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WindowCopyNode(TableNode):
+    """Copy of a windowed table for a join on a later stage; its parents are the table and the ``UnsentNode``.
+
+    The table of ``on_close`` sends only results of closed windows, which its unsent changes contain as well.
+    """
+
+    prefix = "KTABLE-MATERIALIZE"
+    on_close: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TableFilterNode(TableNode):
     """Filter of rows for which ``predicate`` is true; with ``negate``, of the others. A row that no longer passes is
     deleted.

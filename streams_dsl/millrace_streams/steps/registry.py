@@ -39,6 +39,8 @@ from millrace_streams.graph import (
     TableTableJoinNode,
     ToStreamNode,
     ToTableNode,
+    UnsentNode,
+    WindowCopyNode,
 )
 from millrace_streams.steps.aggregate import AggregateStep
 from millrace_streams.steps.filter import BranchStep, FilterStep
@@ -61,6 +63,7 @@ from millrace_streams.steps.table_groups import GroupTableStep, TableFoldStep
 from millrace_streams.steps.table_rows import TableFilterStep, TableMapStep, TableSelectStep
 from millrace_streams.steps.table_source import TableSourceStep
 from millrace_streams.steps.table_table_join import TableTableJoinStep
+from millrace_streams.steps.window_copy import UnsentStep, WindowCopyStep
 from millrace_streams.windows import SessionWindows, SlidingWindows
 
 STATELESS: Final = (
@@ -89,6 +92,8 @@ _STEPS: Final[dict[type[Node], Callable[[Operator], Step]]] = {
     ToStreamNode: ToStreamStep,
     ToTableNode: TableSourceStep,
     MaterializeNode: TableSourceStep,
+    UnsentNode: UnsentStep,
+    WindowCopyNode: WindowCopyStep,
     TableFilterNode: TableFilterStep,
     TableMapNode: TableMapStep,
     TableSelectNode: TableSelectStep,

@@ -90,6 +90,17 @@ class Store:
         rows = self._newest([*below, *self._parts])
         return rows if self.spec.window is None else rows.filter(pl.col(self.spec.window) >= self.kept_from_ms)
 
+    def started(self, first_ms: int, limit_ms: int) -> pl.DataFrame:
+        """Return the current rows whose windows start from ``first_ms`` and before ``limit_ms``."""
+        assert self.spec.window is not None
+        within = pl.col(self.spec.window).is_between(first_ms, limit_ms, closed="left")
+        parts = [part.filter(within) for part in self._parts]
+        if self.below is not None:
+            slot_ms = self.below.facts.slot_ms
+            slots = [slot for slot in self.below.slots if first_ms // slot_ms <= slot <= (limit_ms - 1) // slot_ms]
+            parts.insert(0, self.below.rows(kept_from_ms=first_ms, slots=slots).filter(within))
+        return self._newest(parts)
+
     def apply(self, delta: StateDelta) -> None:
         """Apply the changes of a batch."""
         self.stream_time_ms = max(self.stream_time_ms, delta.stream_time_ms)

@@ -203,7 +203,7 @@ class StreamTableJoinStep:
         store_name = self._store_name
         store, table = state.stores[store_name], inputs.batches[1]
         wanted = {*keys, *keys_of_side(inputs, 1)} - {None}
-        if isinstance(store, KeyValueStore) and not table.height:
+        if isinstance(store, KeyValueStore) and not table.height and not inputs.unsent:
             store.want(wanted)
             return TableView(store.rows)
         if isinstance(store, VersionedStore):

@@ -66,6 +66,20 @@ class SessionStore(ExpiringStore):
                 found[Windowed(key, start, end)] = sessions[start, end]
         return sorted(found.items(), key=lambda item: (item[0].end, sort_key(item[0].key), item[0].start))
 
+    def expiring(self, first_ms: int, limit_ms: int) -> list[Windowed]:
+        """Return all keys' sessions that end from ``first_ms`` and before ``limit_ms``, and were not removed."""
+        self._want_slots(first_ms, limit_ms - 1)
+        places = []
+        while self._to_expire and self._to_expire[0][0] < limit_ms:
+            places.append(heappop(self._to_expire))
+        for place in places:
+            heappush(self._to_expire, place)
+        return [
+            Windowed(key, start, end)
+            for end, _, key, start in places
+            if end >= first_ms and (start, end) in self._sessions.get(key, {})
+        ]
+
     def put(self, session: Windowed, value: Any) -> None:
         """Set the value of a session; None deletes it."""
         if session not in self._undo:

@@ -80,6 +80,10 @@ def pair(key: str, value: int) -> tuple[str, int]:
     return key, value
 
 
+def digit_of_window(key: Any, value: int) -> tuple[str, int]:
+    return str(value % 10), value
+
+
 def twice(value: int) -> list[int]:
     return [value, value]
 
@@ -282,6 +286,16 @@ def a_table_lives_on_the_stage_that_looks_at_it(builder: StreamsBuilder) -> None
     table = builder.table("others", **LONGS, store="others")
     counts = numbers(builder).group_by(digit, key="string").count(column="value", store="digits").to_stream()
     counts.select_key(digit).join(table, add).to("joined")
+
+
+@plan_of
+def windows_that_two_stages_look_at(builder: StreamsBuilder) -> None:
+    records, others = numbers(builder), numbers(builder, "others")
+    windows = others.group_by_key().windowed_by(tumbling(1000, grace=500))
+    table = windows.emit_strategy("on_window_close").count(store="per-second")
+    first = records.group_by_key().windowed_by(tumbling(1000)).count().to_stream().join(table, add)
+    again = first.map(digit_of_window, key="string").group_by_key().windowed_by(tumbling(1000)).count()
+    again.to_stream().join(table, add).to_delta("both")
 
 
 @plan_of

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from millrace_streams import Topology, graph
+from millrace_streams.compiler import stages_of
 from millrace_streams.graph import Node, TableNode
 
 from .compiled_plans import PLANS, compiled, snapshot, topologies
@@ -33,5 +34,7 @@ def test_every_kind_of_node_is_shown(built: dict[str, Topology]) -> None:
     kinds = {
         kind for name in graph.__all__ if isinstance(kind := getattr(graph, name), type) and issubclass(kind, Node)
     }
-    shown = {type(node) for topology in built.values() for node in compiled(topology).topology.nodes}
+    plans = [compiled(topology) for topology in built.values()]
+    shown = {type(node) for plan in plans for node in plan.topology.nodes}
+    shown |= {type(each.node) for plan in plans for stage in stages_of(plan).stages for each in stage.operators}
     assert kinds - shown == {Node, TableNode}, "only the base classes"
