@@ -57,7 +57,8 @@ class RowsSpec:
     Rows with the same ``identity`` form an entry and are replaced together. ``key`` are the identity columns whose hash
     gives the part. ``time`` is the column, in ms or a timestamp, that gives the slot. ``retention_ms`` is the time for
     which rows are kept. Without ``paged`` all rows are in the log. ``earlier`` describes the same columns as earlier
-    versions stored them: without a time, so that no row had expired.
+    versions stored them: without a time, so that no row had expired. An entry has also expired if its last row has the
+    mark ``deletion`` and an older ``deletion_time``.
     """
 
     name: str
@@ -68,6 +69,8 @@ class RowsSpec:
     retention_ms: int = 0
     paged: bool = True
     earlier: RowsSpec | None = None
+    deletion: str | None = None
+    deletion_time: str = ""
 
     def slot_ms(self, shortest_ms: int) -> int:
         """Return the length of a slot in a new checkpoint."""
@@ -95,6 +98,20 @@ class RowsSpec:
     def since(self, rows: pl.DataFrame, kept_from_ms: int) -> pl.DataFrame:
         """Return the rows that have not expired."""
         return rows if self.time is None else rows.filter(self.times_of(rows) >= kept_from_ms)
+
+    def without_deletions(self, rows: pl.DataFrame, kept_from_ms: int) -> pl.DataFrame:
+        """Return the rows of entries that do not end with a deletion before ``kept_from_ms``; rows must be all of
+        their entries', each's adjacent and in order.
+        """
+        if self.deletion is None:
+            return rows
+        is_over = pl.col(self.deletion) & (pl.col(self.deletion_time) < kept_from_ms)
+        deleted, identity = rows.filter(is_over), list(self.identity)
+        if not deleted.height:
+            return rows
+        theirs = rows.join(deleted, on=identity, how="semi", nulls_equal=True, maintain_order="left")
+        over = theirs.unique(identity, keep="last", maintain_order=True).filter(is_over)
+        return rows.join(over, on=identity, how="anti", nulls_equal=True, maintain_order="left")
 
 
 def split(rows: pl.DataFrame, numbers: npt.NDArray[np.int64]) -> Iterator[tuple[int, pl.DataFrame]]:

@@ -175,11 +175,12 @@ class KeptRows:
             rows, left = self._newest([self._log, changed], kept_from_ms), self._empty()
             if slots and log_bytes <= 2 * self.limits.log_bytes and _SMALL * len(chunk) < log_bytes:
                 rows, left = self._fullest(rows, slots)
-            slots = self._spread(rows, slots)
+            slots = self._spread(rows, slots, kept_from_ms)
             self.variables.replace_log(pack_chunk("base", left, replace(facts, slots=slots)))
         elif 2 * deltas_bytes > self._base_bytes or self._log_chunks >= _CHUNKS_MIN + log_bytes // _BYTES_PER_CHUNK:
             rows = self._newest([self._log, changed], kept_from_ms)
-            rows = rows if slots else _there(rows)
+            # Over pages, the log must tell of deleted entries.
+            rows = rows if slots else self._left(rows, kept_from_ms)
             self.variables.replace_log(pack_chunk("base", rows, facts))
         else:
             self.variables.append_to_log(chunk)
@@ -215,7 +216,7 @@ class KeptRows:
         is_chosen = within["chosen"].fill_null(False)
         return rows.filter(is_chosen), rows.filter(~is_chosen)
 
-    def _spread(self, rows: pl.DataFrame, slots: dict[int, Slot]) -> dict[int, Slot]:
+    def _spread(self, rows: pl.DataFrame, slots: dict[int, Slot], kept_from_ms: int) -> dict[int, Slot]:
         """Spread rows over their pages, with more parts if needed; returns the new slots."""
         spread = dict(slots)
         for number, own in split(rows, self.spec.slots_of(rows, self.facts.slot_ms)):
@@ -224,17 +225,17 @@ class KeptRows:
             size_bytes = slot.size_bytes
             changed = dict(split(own, self.spec.parts_of(own, slot.parts)))
             for part in sorted(changed) if parts == slot.parts else range(slot.parts):
-                size_bytes += self._rewrite(Page(number, part), changed.get(part, self._empty()), slot.parts, parts)
+                page = Page(number, part)
+                merged = _over(self._page(page).rows, changed.get(part, self._empty()), self.spec.identity)
+                size_bytes += self._rewrite(page, self._left(merged, kept_from_ms), slot.parts, parts)
             spread[number] = Slot(parts, size_bytes)
             if not size_bytes:
                 del spread[number]
         return spread
 
-    def _rewrite(self, page: Page, changed: pl.DataFrame, parts: int, parts_after: int) -> int:
-        """Write changes into a page, and divide it if the slot gets more parts; returns the growth in bytes."""
-        known = self._page(page)
-        del self._pages[page]
-        rows = _there(_over(known.rows, changed, self.spec.identity))
+    def _rewrite(self, page: Page, rows: pl.DataFrame, parts: int, parts_after: int) -> int:
+        """Write the new rows of a page, and divide it if the slot gets more parts; returns the growth in bytes."""
+        known = self._pages.pop(page)
         grown_bytes = -known.size_bytes
         cut = {page.part: rows} if rows.height else {}
         if parts_after > parts:
@@ -267,7 +268,11 @@ class KeptRows:
         return self._pages[page]
 
     def _current(self, frames: Sequence[pl.DataFrame], kept_from_ms: int) -> pl.DataFrame:
-        return _there(self._newest(frames, kept_from_ms))
+        return self._left(self._newest(frames, kept_from_ms), max(kept_from_ms, self.facts.kept_from_ms))
+
+    def _left(self, rows: pl.DataFrame, kept_from_ms: int) -> pl.DataFrame:
+        """Return the rows of entries that are neither deleted nor over; no page may have older rows of them."""
+        return self.spec.without_deletions(_there(rows), kept_from_ms)
 
     def _newest(self, frames: Sequence[pl.DataFrame], kept_from_ms: int = _EARLIEST_MS) -> pl.DataFrame:
         """Return rows in which entries of later frames replace those of earlier ones."""

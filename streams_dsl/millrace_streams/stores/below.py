@@ -16,7 +16,7 @@ from millrace_streams.layout import WINDOW_COLUMNS, WINDOW_END, Layout
 from millrace_streams.state.pages import NO_SLOT, RowsSpec
 from millrace_streams.state.rows import KeptRows
 from millrace_streams.stores.base import Place, StoreSpec
-from millrace_streams.stores.forms import START, TIME, Entries, Form, Part, form_of
+from millrace_streams.stores.forms import NOTHING, START, TIME, Entries, Form, Part, form_of
 
 
 def _time_of(spec: StoreSpec) -> str | None:
@@ -46,6 +46,8 @@ def rows_of(spec: StoreSpec) -> RowsSpec:
         retention_ms=spec.retention_ms,
         paged=paged,
     )
+    if spec.kind == "versioned":
+        return replace(rows, deletion=NOTHING, deletion_time=TIME)
     if spec.kind != "records":
         return rows
     # An entry of earlier versions had all records of a key.

@@ -24,7 +24,8 @@ from millrace_streams.windows import Windowed
 
 START: Final = "__start"
 TIME: Final = "__time"
-_NOTHING: Final = "__nothing"
+NOTHING: Final = "__nothing"
+"""Column that marks the row of a deletion."""
 
 Entries = Iterable[tuple[Hashable, Any]]
 Rows = list[tuple[Any, ...]]
@@ -272,7 +273,7 @@ def _series(part: Part, cells: list[Any]) -> list[pl.Series]:
         # A missing key has no window.
         keys = [Windowed(None, 0, 0) if key is None else key for key in keys]
     columns = [column.alias(part.prefix + column.name) for column in columns_of(part.layout, keys, values)]
-    nothing = pl.Series(part.prefix + _NOTHING, [value is None for value in values], dtype=pl.Boolean)
+    nothing = pl.Series(part.prefix + NOTHING, [value is None for value in values], dtype=pl.Boolean)
     return [*columns, nothing]
 
 
@@ -284,6 +285,6 @@ def _cells(part: Part, frame: pl.DataFrame) -> list[Any]:
     keys = keys_of(layout, columns)
     if layout.value == "":
         return [(key, None) for key in keys]
-    nothing = frame[part.prefix + _NOTHING].to_list()
+    nothing = frame[part.prefix + NOTHING].to_list()
     values = zip(values_of(layout, columns), nothing, strict=True)
     return [(key, None if none else value) for key, (value, none) in zip(keys, values, strict=True)]

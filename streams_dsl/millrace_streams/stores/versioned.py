@@ -2,6 +2,10 @@
 
 A version is valid until the next one. ``history_ms`` limits how far back versions can be read and changed. An older put
 is refused. An older read finds nothing, unless the newest version of the key is old enough to answer it.
+
+A key whose newest version is a deletion from before the history is forgotten at the end of the batch: no read and no
+put can find out about the deletion any more. Rows below are forgotten when they are written the next time. The newest
+value of a key stays for ever.
 """
 
 from __future__ import annotations
@@ -9,10 +13,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import Any
 
 from millrace_streams.serdes import sort_key
-from millrace_streams.stores.base import ObjectStore, Stored
+from millrace_streams.stores.base import Change, ObjectStore, Stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +94,11 @@ class Versions:
 
 @dataclass(slots=True)
 class VersionedStore(ObjectStore):
-    """Versions by key."""
+    """Versions by key. A heap has the keys whose newest version may be a deletion, by its time."""
 
     _versions: dict[Any, Versions] = field(default_factory=dict)
+    _deleted: list[tuple[int, int, Any]] = field(default_factory=list)
+    _filed: int = 0
 
     @property
     def oldest_ms(self) -> int:
@@ -116,11 +123,23 @@ class VersionedStore(ObjectStore):
         versions.prune(self.oldest_ms)
         if not versions.times:
             del self._versions[key]
+        self._note_deletion(key, versions)
         return newest
+
+    def commit(self) -> Change:
+        """End a batch, and forget keys that were deleted before the history; returns the changes."""
+        while self._deleted and self._deleted[0][0] < self.oldest_ms:
+            _, _, key = heappop(self._deleted)
+            versions = self._versions.get(key)
+            if versions is not None and versions.values[-1] is None and versions.times[-1] < self.oldest_ms:
+                del self._versions[key]
+        self.kept_from_ms = max(self.kept_from_ms, self.oldest_ms)
+        return ObjectStore.commit(self)
 
     def restore(self, identity: Hashable, entry: Any) -> None:
         """Restore all versions of a key."""
         self._versions[identity] = entry
+        self._note_deletion(identity, entry)
 
     def before(self, identity: Hashable) -> Versions | None:
         """Return a copy of a key's versions as of the start of the batch, to which changes can be applied."""
@@ -137,6 +156,11 @@ class VersionedStore(ObjectStore):
         """Return the versions of each key."""
         self.want_all()
         return iter(self._versions.items())
+
+    def _note_deletion(self, key: Any, versions: Versions) -> None:
+        if versions.values and versions.values[-1] is None:
+            self._filed += 1
+            heappush(self._deleted, (versions.times[-1], self._filed, key))
 
     def entries(self) -> Iterator[tuple[Any, Stored]]:
         """Yield the newest version of each key that has one."""

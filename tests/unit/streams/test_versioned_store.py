@@ -11,8 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace_streams.layout import Layout
+from millrace_streams.state.rows import LIMITS, Limits
+from millrace_streams.state.variables import MemoryVariables
+from millrace_streams.steps.packed_state import kept_rows, store_over
 from millrace_streams.stores import StoreSpec, VersionedStore
 from millrace_streams.stores.base import Stored
+from millrace_streams.stores.below import packed
 from millrace_streams.stores.versioned import VersionedRecord, Versions
 
 LAYOUT = Layout(
@@ -154,6 +158,73 @@ def test_a_deletion_with_the_time_of_the_newest_value_is_known_only_as_the_end_o
     assert store.get("a") is None
     assert store.put("a", 3, 7) is is_newest
     assert store.get("a") == (Stored(3, 7) if is_newest else None)
+
+
+@pytest.mark.parametrize(("newest_ms", "is_kept"), [(1110, True), (1111, False)])
+def test_a_deleted_key_is_forgotten_when_its_deletion_is_older_than_the_history(newest_ms: int, is_kept: bool) -> None:
+    store = opened()
+    for key, value, time_ms in (
+        ("a", 1, 1000),
+        ("a", None, 1010),
+        ("b", 1, 1000),
+        ("c", None, 1020),
+        ("d", None, 1000),
+    ):
+        store.put(key, value, time_ms)
+    store.commit()
+    store.put("d", 2, newest_ms)
+    # Until its end, a batch may ask for a version from before it.
+    assert store.before("a") is not None
+    change = store.commit()
+    assert list(change.entries) == ["d"]
+    assert dict(store.packed_entries()).keys() == ({"a", "b", "c", "d"} if is_kept else {"b", "c", "d"})
+    assert store.put("a", None, 1009) is None or is_kept
+    assert store.put("a", 3, 1011) is True
+    assert store.get("a") == Stored(3, 1011)
+
+
+def test_keys_that_are_deleted_again_and_again_do_not_fill_the_store() -> None:
+    store = opened()
+    for time_ms in range(0, 10_000, 2):
+        store.put(f"{time_ms // 20}", 1, time_ms)
+        store.put(f"{time_ms // 20}", None, time_ms + 1)
+        store.commit()
+    assert len(dict(store.packed_entries())) <= HISTORY_MS // 20 + 2
+    assert len(store._deleted) <= HISTORY_MS + 2
+
+
+@pytest.mark.parametrize("limits", [LIMITS, Limits(log_bytes=1, page_bytes=1_500)], ids=["in the log", "in pages"])
+def test_stored_deletions_older_than_the_history_are_dropped_when_their_page_or_the_log_is_written(
+    limits: Limits,
+) -> None:
+    spec, variables = opened().spec, MemoryVariables()
+    sizes = []
+    for time_ms in range(0, 6_000, 20):
+        kept = kept_rows(spec, variables, limits)
+        store = store_over(spec, kept)
+        assert isinstance(store, VersionedStore)
+        if time_ms == 0:
+            store.put("live", 7, 0)
+            store.put("returned", None, 0)
+        if time_ms == 5_900:
+            store.put("returned", 8, time_ms)
+        store.put(f"key {time_ms}", 1, time_ms)
+        store.put(f"key {time_ms - 20}", None, time_ms)
+        change = store.commit()
+        kept.save(packed(spec, change.entries.items()), change.numbers, store.kept_from_ms)
+        sizes.append(sum(map(len, [*variables.log, *variables.pages.values()])))
+    assert bool(variables.pages) == (limits is not LIMITS)
+    assert max(sizes) <= 2 * max(sizes[:60])
+    again = store_over(spec, kept_rows(spec, variables, limits))
+    assert isinstance(again, VersionedStore)
+    found = dict(again.packed_entries())
+    assert found["live"] == Versions([0], [7])
+    assert found["returned"] == Versions([5_900], [8])
+    # Deletions within the history are known.
+    assert [key for key, each in found.items() if each.newest() is None] == [
+        f"key {time_ms - 20}" for time_ms in range(5_880, 6_000, 20)
+    ]
+    assert len(found) == 9
 
 
 def test_a_key_of_which_nothing_is_left_is_deleted_with_the_batch() -> None:
