@@ -145,7 +145,9 @@ def _of_type(data_type: pa.DataType) -> CellConversion:
         return lambda value: value if type(value) is dt.date else by_column(value)
     if data_type in (pa.timestamp("us"), pa.timestamp("us", tz="UTC")):
         zone = None if data_type.tz is None else _UTC
-        return lambda value: value if type(value) is dt.datetime and value.tzinfo is zone else by_column(value)
+        return lambda value: (
+            value if type(value) is dt.datetime and value.tzinfo is zone and not value.fold else by_column(value)
+        )
     if pa.types.is_nested(data_type):
         is_exact = _exactness(data_type)
         return lambda value: value if is_exact(value) else by_column(value)

@@ -13,7 +13,15 @@ from millrace_streams.frames.codec import columns_of, key_columns_of
 from millrace_streams.layout import Layout
 from millrace_streams.steps.batch import Batch
 
-MISFITS: Final = (pl.exceptions.PolarsError, TypeError, ValueError, KeyError, OverflowError, AttributeError)
+MISFITS: Final = (
+    pl.exceptions.PolarsError,
+    pl.exceptions.PanicException,  # of some lists with structs that do not fit
+    TypeError,
+    ValueError,
+    KeyError,
+    OverflowError,
+    AttributeError,
+)
 
 
 class MisfitError(Exception):

@@ -88,7 +88,7 @@ def through_columns(of: Layout, key: Any, value: Any) -> Any:
 
 
 @pytest.mark.parametrize("column", COLUMNS, ids=str)
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(value=values)
 def test_a_converted_value_is_what_the_column_gives_back(column: pa.Field, value: Any) -> None:
     bare, row = layout(column), replace(layout(column), value=None)
@@ -100,7 +100,7 @@ def test_a_converted_value_is_what_the_column_gives_back(column: pa.Field, value
 
 
 @pytest.mark.parametrize("column", COLUMNS, ids=str)
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(key=values)
 def test_a_converted_key_is_what_the_column_gives_back_and_hashable(column: pa.Field, key: Any) -> None:
     keyed = Layout(schema=pa.schema([column]), key=("v",), bucket_columns=None)
