@@ -34,7 +34,7 @@ from millrace_streams.graph import (
 )
 from millrace_streams.layout import ASKING, KEY, WINDOW_COLUMNS, Layout
 from millrace_streams.steps import Operator
-from millrace_streams.windows import length_of
+from millrace_streams.windows import UnlimitedWindows, length_of
 
 Way: TypeAlias = Literal["partition", "key", "all"]
 """Destination bucket of rows: that of their partition, that of their key, or all."""
@@ -221,8 +221,10 @@ class _Cutter:
         return number is not None and self._numbers.number.get(parent, number) != number
 
     def _has_windows(self, name: str) -> bool:
+        """Return whether a table has windows that expire; those without an end never close either."""
         node = self._nodes[name]
-        return isinstance(node, AggregateNode | FoldNode) and node.window is not None
+        window = node.window if isinstance(node, AggregateNode | FoldNode) else None
+        return window is not None and not isinstance(window, UnlimitedWindows)
 
     def _unsent(self, name: str) -> Operator:
         """Return the operator with the changes of a windowed table that only its copies get."""

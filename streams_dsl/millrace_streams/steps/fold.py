@@ -27,7 +27,7 @@ from millrace_streams.steps.groups import Groups, fold_groups, group, rows_that_
 from millrace_streams.steps.named_folds import NamedFold
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, checked, typed
 from millrace_streams.steps.results import result_conversion
-from millrace_streams.stores import ExpiringStore, StoreSpec
+from millrace_streams.stores import StoreSpec
 from millrace_streams.stores.base import Stored, StoreKind
 from millrace_streams.windows import length_of
 
@@ -157,8 +157,7 @@ class FoldStep:
         """
         store, expiry = state.stores[self.node.store], state.expiries.get(self.node.store)
         out = Emitted()
-        is_read = isinstance(store, ExpiringStore) and store.looked_up
-        changes = out if not self.node.on_close else Emitted() if is_read else None
+        changes = out if not self.node.on_close else Emitted() if expiry is not None else None
         with inputs.blaming(self.node.name, "aggregator") as place:
             if self.in_groups and len(inputs.batches) == 1:
                 counted = rows_that_count(inputs.batch, needs_value=self.needs_value)

@@ -20,6 +20,7 @@ from millrace_streams import (
     sessions,
     sliding,
     tumbling,
+    unlimited,
 )
 from millrace_streams.compiler import Stages, stages_of
 from millrace_streams.graph import Topology
@@ -32,6 +33,7 @@ WINDOWS: dict[str, Any] = {
     "hopping": tumbling(10, grace=4).advance_by(5).retain(25),
     "sliding": sliding(7, grace=3),
     "sessions": sessions(5, grace=3),
+    "unlimited": unlimited(),
 }
 
 
@@ -71,6 +73,7 @@ KINDS = pytest.mark.parametrize(
         ("sliding", "on_window_close", "function"),
         ("sessions", "on_window_update", "function"),
         ("sessions", "on_window_close", "function"),
+        ("unlimited", "on_window_update", "function"),
     ],
 )
 
