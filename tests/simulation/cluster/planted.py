@@ -247,6 +247,7 @@ PLANTED: Final[Mapping[str, Fault]] = {
             "millrace_broker.log.leader_appender.LeaderAppender._find_duplicate": lambda appender, batches: None,
             "millrace_broker.log.producer_states._check_sequence": lambda entry, header, lowest: None,
         },
+        found_by=6,
     ),
     "unsynced records count as synced": Fault(
         _LACKING,
@@ -289,6 +290,7 @@ PLANTED: Final[Mapping[str, Fault]] = {
             "millrace_broker.log.producer_states._check_epoch": lambda *_: None,
             f"{_TRANSACTIONS}.coordinator.TransactionCoordinator.verify": _nothing_to_verify,
         },
+        found_by=6,
     ),
     "a broker that does not answer counts as dead": Fault(
         r"lives and accepts connections, and was taken for dead",
