@@ -97,13 +97,13 @@ def test_a_later_stage_finds_the_windows_that_the_table_itself_has(window: str, 
 @KINDS
 def test_windows_that_have_expired_leave_the_copy(window: str, strategy: str, fold: str) -> None:
     cut, states = stages(window, strategy, fold), defaultdict(Variable)
-    script: Script = [(number % 2, ("abc"[number % 3], number % 5, 4 * number)) for number in range(240)]
+    script: Script = [(number % 2, ("abc"[number % 3], number % 5, 4 * number)) for number in range(96)]
     sizes = []
-    batches = [script[first : first + 8] for first in range(0, 240, 8)]
+    batches = [script[first : first + 8] for first in range(0, 96, 8)]
     for rows in batch_results(cut, batches, buckets=3, states=states):
         assert rows
         sizes.append(sum(size_of(variable) for (number, *_), variable in states.items() if number == 1))
-    assert max(sizes[8:]) < 2 * max(sizes[:8])
+    assert max(sizes[4:]) < 2 * max(sizes[:4])
 
 
 def size_of(variable: Variable) -> int:
