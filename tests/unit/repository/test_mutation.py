@@ -243,7 +243,8 @@ def test_mutants_are_judged_and_a_second_run_continues_where_the_first_stopped(t
     command = [sys.executable, "-m", "tests.mutation", *arguments]
 
     def run(count: int) -> tuple[str, dict[str, Judgement]]:
-        done = subprocess.run([*command, "--count", str(count)], cwd=ROOT, capture_output=True, text=True, check=True)
+        done = subprocess.run([*command, "--count", str(count)], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
         (state,) = tmp_path.glob(f"*-{count}.jsonl")
         return done.stdout, read_state(state)
 
