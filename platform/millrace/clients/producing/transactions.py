@@ -19,9 +19,9 @@ from millrace.clients.producing.transaction_state import CoordinatorView, Transa
 from millrace.clients.transactions.model import CommitOutcome
 from millrace.config.client import ProducerConfig
 from millrace.errors import (
-    AuthorizationError,
     BrokerUnavailableError,
     ClientClosedError,
+    ClusterAuthorizationError,
     CommitFailedError,
     ConcurrentTransactionsError,
     FencedInstanceIdError,
@@ -35,8 +35,8 @@ from millrace.errors import (
     ProducerFencedError,
     RequestTimedOutError,
     SchemaMismatchError,
-    TopicAuthorizationError,
     TransactionAbortedError,
+    TransactionalIdAuthorizationError,
     UnknownMemberError,
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
@@ -56,15 +56,18 @@ Answer = TypeVar("Answer")
 
 _CONCURRENT_WAIT_S: Final = 0.02
 """Retry interval while the previous transaction ends; like Kafka's, it is shorter than ``retry.backoff.ms``."""
-_FATAL: Final = (
-    AuthorizationError,
+_FATAL_FOR_BATCHES: Final = (
+    ClusterAuthorizationError,
     InvalidProducerIdMappingError,
-    InvalidTransactionTimeoutError,
-    InvalidTxnStateError,
     ProducerFencedError,
+    TransactionalIdAuthorizationError,
     UnsupportedVersionError,
-    UsageError,
 )
+"""Errors of a batch after which a producer is unusable (Kafka's ``maybeTransitionToErrorState``).
+
+After an authorization error of a topic or group, the transaction can be aborted and the producer used on.
+"""
+_FATAL: Final = (*_FATAL_FOR_BATCHES, InvalidTransactionTimeoutError, InvalidTxnStateError, UsageError)
 """Errors of a coordinator after which a producer is unusable."""
 _WRONG_CALLS: Final = (SchemaMismatchError, UsageError)
 """Errors of sends that Kafka's producer throws before it changes the transaction (its ``SerializationException``)."""
@@ -304,7 +307,7 @@ class Transactions:
 
     def batch_failed(self, error: MillraceError) -> None:
         """Record that a batch of the transaction is lost, or that records could not become a batch."""
-        if isinstance(error, (ProducerFencedError, InvalidProducerIdMappingError, AuthorizationError)):
+        if isinstance(error, _FATAL_FOR_BATCHES):
             self._break(error)
         elif not isinstance(error, (ClientClosedError, TransactionAbortedError)):
             self.part_failed(error)
@@ -315,9 +318,7 @@ class Transactions:
         As in Kafka's producer, the transaction then fails, unless the records or the call were wrong: their caller
         gets the error, and can send other records.
         """
-        if isinstance(error, TopicAuthorizationError):
-            self.part_failed(error)
-        elif not isinstance(error, _WRONG_CALLS):
+        if not isinstance(error, _WRONG_CALLS):
             self.batch_failed(error)
 
     def part_failed(self, error: MillraceError) -> None:
