@@ -60,8 +60,7 @@ class Connection(asyncio.BufferedProtocol):
         self._listener = listener
         self._principal = principal
         self._sasl = listener.access.conversation(listener.broker.logins, listener.loop.time)
-        self._broker = listener.broker
-        self._loop = listener.loop
+        self._broker, self._loop = listener.broker, listener.loop
         self._state = State.GREETING
         self._since = self._loop.time()
         self._rest = b""  # received but not parsed: a part of a head, or the next request
@@ -305,7 +304,8 @@ class Connection(asyncio.BufferedProtocol):
         self._stop_reading()
         self._admission_wait.start(work, go_on)
 
-    def _grown(self, _: MillraceError | None) -> None:
+    def _grown(self, failure: MillraceError | None) -> None:
+        assert failure is None, failure  # no call refuses the next step of a request
         self._enter(State.RECEIVING)
         self._read_on()
 
