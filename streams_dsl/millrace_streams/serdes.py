@@ -81,7 +81,32 @@ def _number(name: str, data_type: pa.DataType, form: str) -> Serde:
     )
 
 
-class KeyObject(dict[str, Any]):
+class _ByText:
+    """Base of keys that are objects and arrays of JSON, and cells of nested columns.
+
+    ``text`` identifies a key among those of its class, and gives its hash.
+    """
+
+    __slots__ = ()
+
+    text: str
+
+    def __eq__(self, other: object) -> bool:
+        """Compare keys by their text, and with other values by the content."""
+        if isinstance(other, _ByText) and type(other) is type(self):
+            return self.text == other.text
+        return super().__eq__(other)
+
+    def __ne__(self, other: object) -> bool:
+        """Compare as ``__eq__`` does."""
+        return not self == other
+
+    def __hash__(self) -> int:
+        """Return the hash of the text."""
+        return hash(self.text)
+
+
+class KeyObject(_ByText, dict[str, Any]):  # type: ignore[misc]
     """Object of JSON as a key: a dict that is hashable and does not change.
 
     ``text``, its JSON, identifies the key among others, as its bytes do in Kafka.
@@ -94,24 +119,12 @@ class KeyObject(dict[str, Any]):
         dict.__init__(self, fields)
         self.text = text
 
-    def __eq__(self, other: object) -> bool:
-        """Compare keys by their text, and with other dicts by the fields."""
-        return self.text == other.text if type(other) is type(self) else dict.__eq__(self, other)
-
-    def __ne__(self, other: object) -> bool:
-        """Compare as ``__eq__`` does."""
-        return not self == other
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        """Return the hash of the text."""
-        return hash(self.text)
-
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle fields and text."""
         return type(self), (dict(self), self.text)
 
 
-class KeyArray(list[Any]):
+class KeyArray(_ByText, list[Any]):  # type: ignore[misc]
     """Array of JSON as a key: a list that is hashable and does not change; see ``KeyObject``."""
 
     __slots__ = ("text",)
@@ -120,18 +133,6 @@ class KeyArray(list[Any]):
         """Make the key of an array."""
         list.__init__(self, elements)
         self.text = text
-
-    def __eq__(self, other: object) -> bool:
-        """Compare keys by their text, and with other lists by the elements."""
-        return self.text == other.text if type(other) is type(self) else list.__eq__(self, other)
-
-    def __ne__(self, other: object) -> bool:
-        """Compare as ``__eq__`` does."""
-        return not self == other
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        """Return the hash of the text."""
-        return hash(self.text)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle elements and text."""
