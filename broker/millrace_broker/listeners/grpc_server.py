@@ -76,7 +76,7 @@ _QUOTA_S: Final = 1.0
 """How often a throttled call looks whether its client still has to wait, because a raised quota makes it shorter."""
 
 _STREAM_WINDOW_BYTES: Final = 256 * 1024
-"""What gRPC receives of a body that nothing reads yet: 5 MB/s over a network with a round trip of 50 ms."""
+"""The part of a body that gRPC receives before it is read. With a round trip of 50 ms, a call can send 5 MB/s."""
 _USER_AGENT: Final = re.compile(r"(?:(?P<client_id>.*) )?grpc-(?!c/)\S+/", re.DOTALL)
 """User agent of gRPC clients: the client's own part, and the library, as in ``mine grpc-python/1.85 grpc-c/58.0``."""
 
