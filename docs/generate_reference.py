@@ -28,7 +28,7 @@ from millrace.config.group import GroupConfig
 from millrace.config.topic import TopicConfig
 from millrace.config.topic_defaults import TOPIC_DEFAULTS
 from millrace.config.update_modes import UpdateMode
-from millrace.coordination.zookeeper_config import ZooKeeperConfig
+from millrace.config.zookeeper import ZooKeeperConfig
 from millrace.kafka_protocol.calls.table import NAMES, VERSIONS, ApiKey
 from millrace_broker.kafka_api import KafkaState, kafka_calls
 from millrace_broker.kafka_api.differences import DIFFERENCES, UNANSWERED

@@ -15,6 +15,7 @@ from typing import Protocol
 
 import pytest
 
+from millrace.config.zookeeper import ZooKeeperConfig
 from millrace.coordination import (
     BadVersionError,
     Check,
@@ -35,7 +36,6 @@ from millrace.coordination import (
     ensure_path,
 )
 from millrace.coordination.zookeeper import ZooKeeperCoordination, ZooKeeperStore
-from millrace.coordination.zookeeper_config import ZooKeeperConfig
 from millrace.errors import InvalidRequestError
 
 from .waiting import STALL_S, eventually

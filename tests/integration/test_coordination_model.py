@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from millrace.config.zookeeper import ZooKeeperConfig
 from millrace.coordination import (
     ANY_VERSION,
     Check,
@@ -24,7 +25,6 @@ from millrace.coordination import (
 )
 from millrace.coordination.interface import CoordinationError
 from millrace.coordination.zookeeper import ZooKeeperStore
-from millrace.coordination.zookeeper_config import ZooKeeperConfig
 from millrace.errors import InvalidRequestError
 
 from .waiting import eventually

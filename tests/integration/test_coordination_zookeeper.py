@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from millrace.config.zookeeper import ZooKeeperConfig
 from millrace.coordination import (
     AccessDeniedError,
     ConnectionLossError,
@@ -23,7 +24,6 @@ from millrace.coordination import (
 )
 from millrace.coordination.outcomes import Outcome, find_out, settle
 from millrace.coordination.zookeeper import ZooKeeperCoordination, ZooKeeperStore
-from millrace.coordination.zookeeper_config import ZooKeeperConfig
 from millrace.errors import EnvironmentProblemError
 
 from ..ports import free_port

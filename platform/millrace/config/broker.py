@@ -25,7 +25,8 @@ from millrace.config.security_options import SecurityProtocol
 from millrace.config.topic import TopicConfig
 from millrace.config.topic_defaults import TOPIC_DEFAULTS, take_topic_defaults
 from millrace.config.update_modes import CLUSTER_WIDE
-from millrace.errors import InvalidConfigError, UsageError
+from millrace.config.validators import check_store_uri, parsed_by
+from millrace.errors import InvalidConfigError
 
 _SIZE_MIN_BYTES: Final = 1024
 _HOUR_MS: Final = 3_600_000
@@ -178,7 +179,7 @@ class BrokerConfig(
     remote_log_storage_system_enable: bool = Field(
         False, description="Whether tiered storage is available, which a topic turns on by remote.storage.enable."
     )
-    remote_log_storage_uri: str = Field(
+    remote_log_storage_uri: Annotated[str, parsed_by(check_store_uri, or_empty=True)] = Field(
         "",
         description="Directory of the remote store: file:///..., s3://bucket/..., gs://..., hdfs://.... Credentials "
         "come from the environment. Kafka has plug-ins instead.",
@@ -304,7 +305,7 @@ class BrokerConfig(
     @classmethod
     def option_names(cls) -> list[str]:
         """Return all dotted names. The options of ZooKeeper and the topic defaults are last."""
-        from millrace.coordination.zookeeper_config import ZooKeeperConfig
+        from millrace.config.zookeeper import ZooKeeperConfig
 
         own = [name for name in super().option_names() if name not in _DERIVED]
         own += ZooKeeperConfig.option_names()
@@ -340,18 +341,6 @@ class BrokerConfig(
     @classmethod
     def _take_flag(cls, value: object) -> object:
         return {"true": "local"}.get(text := str(value).strip().lower(), text)
-
-    @field_validator("remote_log_storage_uri")
-    @classmethod
-    def _check_remote_uri(cls, value: str) -> str:
-        if value:
-            from millrace.segments.remote import check_uri
-
-            try:
-                check_uri(value)
-            except UsageError as error:
-                raise ValueError(error.message) from None
-        return value
 
     @field_validator("log_dirs")
     @classmethod

@@ -14,7 +14,7 @@ from millrace.config.integers import INT_MAX, PositiveInt32
 from millrace.config.update_modes import CLUSTER_WIDE
 
 if TYPE_CHECKING:
-    from millrace.coordination.zookeeper_config import ZooKeeperConfig
+    from millrace.config.zookeeper import ZooKeeperConfig
 
 _SIZE_MIN_BYTES: Final = 1024
 
@@ -141,7 +141,7 @@ def take_zookeeper(values: dict[str, Any]) -> ZooKeeperConfig | None:
     given = {name: value for name, value in given.items() if value != "" or name not in _UNSET_IF_EMPTY}
     if not given:
         return None
-    from millrace.coordination.zookeeper_config import ZooKeeperConfig  # a broker without ZooKeeper does not load it
+    from millrace.config.zookeeper import ZooKeeperConfig  # a broker without ZooKeeper does not load it
 
     config = ZooKeeperConfig.load({"zookeeper.connect": "localhost", **given})
     return config if "zookeeper.connect" in given else None

@@ -13,6 +13,7 @@ from typing import Any
 
 from kazoo.protocol import serialization
 
+from millrace.config.zookeeper import ZooKeeperConfig
 from millrace.coordination.interface import (
     ANY_VERSION,
     Check,
@@ -28,7 +29,6 @@ from millrace.coordination.interface import (
 )
 from millrace.coordination.tree import check_operation, check_path
 from millrace.coordination.zookeeper_client import NOT_AT_FAULT, Together, acls, error_of, node_stat
-from millrace.coordination.zookeeper_config import ZooKeeperConfig
 from millrace.coordination.zookeeper_link import SessionLink
 from millrace.coordination.zookeeper_watches import LeftWatch
 

@@ -26,6 +26,7 @@ from kazoo.exceptions import SessionExpiredError as KazooSessionExpired
 from kazoo.exceptions import WriterNotClosedException
 from kazoo.protocol.states import KazooState, KeeperState
 
+from millrace.config.zookeeper import ZooKeeperConfig
 from millrace.coordination.interface import (
     ANY_VERSION,
     AccessDeniedError,
@@ -35,7 +36,6 @@ from millrace.coordination.interface import (
     SessionState,
 )
 from millrace.coordination.zookeeper_client import CONNECTION_LOST, SessionHandler, error_of
-from millrace.coordination.zookeeper_config import ZooKeeperConfig
 from millrace.coordination.zookeeper_watches import LeftWatch, SessionWatches, tell
 from millrace.errors import EnvironmentProblemError
 

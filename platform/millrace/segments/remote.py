@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from millrace.errors import OffsetsLostError, RemoteStorageError, UsageError
+from millrace.errors import OffsetsLostError, RemoteStorageError
 from millrace.records import HEADER_BYTES, read_header, scan_headers
 
 if TYPE_CHECKING:
@@ -29,17 +29,6 @@ CHUNK_BYTES: Final = 16 * 2**20
 _BUCKETS: Final = ("s3", "gs", "gcs")
 """Schemes whose host is the first part of a path."""
 _HOSTED: Final = (*_BUCKETS, "file", "hdfs", "viewfs")
-
-
-def check_uri(uri: str) -> None:
-    """Raise ``UsageError`` unless ``uri`` names a store and holds no secret."""
-    parts = urlsplit(uri)
-    if not parts.scheme and not uri.startswith("/"):
-        raise UsageError(f"{uri!r} names no store: expected file:///path, s3://bucket/path, gs:// or hdfs://")
-    if parts.password is not None or "secret_key=" in parts.query:
-        raise UsageError(
-            "a remote store's URI holds a secret: leave it out, and set the store's environment variables or a profile"
-        )
 
 
 def child_uri(uri: str, name: str) -> str:

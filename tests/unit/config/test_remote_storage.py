@@ -43,3 +43,15 @@ def test_a_store_must_be_named_and_hold_no_secret() -> None:
     BrokerConfig.load(enabled | {"remote.log.storage.uri": "s3://bucket/logs"})
     with pytest.raises(InvalidConfigError, match="holds a secret"):
         BrokerConfig.load(enabled | {"remote.log.storage.uri": "s3://key:secret@bucket/logs"})
+
+
+@pytest.mark.parametrize("uri", ["s3://key:secret@bucket/logs", "s3://bucket/?secret_key=x", "logs"])
+def test_a_store_with_a_secret_or_without_a_name_is_refused(uri: str) -> None:
+    with pytest.raises(InvalidConfigError) as refused:
+        BrokerConfig.load({"remote.log.storage.uri": uri})
+    assert "secret@" not in refused.value.message
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/logs", "gs://anonymous@bucket/", "hdfs://user@node:8020/x", "/mnt/x"])
+def test_stores_are_accepted(uri: str) -> None:
+    BrokerConfig.load({"remote.log.storage.uri": uri})

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from millrace.config.broker import BrokerConfig
-from millrace.coordination.zookeeper_config import ZooKeeperConfig
+from millrace.config.zookeeper import ZooKeeperConfig
 
 
 def test_options_that_are_named_as_secrets_are_secrets() -> None:

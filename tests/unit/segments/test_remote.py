@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from millrace.errors import OffsetsLostError, RemoteStorageError, UsageError
+from millrace.errors import OffsetsLostError, RemoteStorageError
 from millrace.records import Record, build_rows_batch
-from millrace.segments.remote import check_uri, child_uri, open_file_system, read_remote_extent
+from millrace.segments.remote import child_uri, open_file_system, read_remote_extent
 
 
 def batch(first: int, records: int, size_bytes: int) -> bytes:
@@ -67,15 +67,3 @@ def test_stores_are_shared_and_paths_are_theirs(tmp_path: Path) -> None:
     assert (path, plain) == ("/mnt/with blank/x", "/mnt/y")
     bucket, key = open_file_system("s3://bucket/logs/x?region=eu-central-1&scheme=http")
     assert (bucket.type_name, key) == ("s3", "bucket/logs/x")
-
-
-@pytest.mark.parametrize("uri", ["s3://key:secret@bucket/logs", "s3://bucket/?secret_key=x", "logs"])
-def test_secrets_and_nothing_are_refused(uri: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        check_uri(uri)
-    assert "secret@" not in refused.value.message
-
-
-@pytest.mark.parametrize("uri", ["s3://bucket/logs", "gs://anonymous@bucket/", "hdfs://user@node:8020/x", "/mnt/x"])
-def test_stores_are_accepted(uri: str) -> None:
-    check_uri(uri)

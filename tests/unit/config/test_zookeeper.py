@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.coordination.zookeeper_config import ZooKeeperAddress, ZooKeeperConfig
+from millrace.config.zookeeper import ZooKeeperAddress, ZooKeeperConfig
 from millrace.errors import InvalidConfigError
 
 

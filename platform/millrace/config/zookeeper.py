@@ -14,8 +14,7 @@ from pydantic import Field, model_validator
 from millrace.config.base import Config
 from millrace.config.integers import INT_MAX
 from millrace.config.validators import UPPER_CASE, parsed_by
-from millrace.coordination.tree import check_path
-from millrace.errors import InvalidConfigError, InvalidRequestError
+from millrace.errors import InvalidConfigError
 
 _DEFAULT_PORT: Final = 2181
 
@@ -38,10 +37,8 @@ class ZooKeeperAddress(NamedTuple):
             if colon and not host.endswith("]") and not (port.isdigit() and 0 < int(port) < 65536):
                 raise ValueError(f"{host!r} has no valid port: expected host:port")
         chroot = (slash + rest).rstrip("/")
-        try:
-            check_path(chroot or "/")
-        except InvalidRequestError as error:
-            raise ValueError(error.message) from None
+        if chroot and any(name in ("", ".", "..") for name in chroot[1:].split("/")):
+            raise ValueError(f"{text!r} has a wrong chroot: expected /name/name without empty, . or .. parts")
         hosts = [host if ":" in host and not host.endswith("]") else f"{host}:{_DEFAULT_PORT}" for host in hosts]
         return cls(",".join(hosts), chroot)
 
