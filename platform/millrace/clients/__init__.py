@@ -2,9 +2,11 @@
 
 * ``model``         arguments and results of the clients
 * ``connections``   channels, deadlines and retries; ``metadata`` and ``schema_cache`` cache the cluster's state
+* ``subscription``    topics of a consumer by name or pattern, and the topics that match now
+* ``signal``          the wait of a consumer's caller, its wake-up, and the check for a single caller
 * ``interceptor_calls``  calls of interceptors, whose exceptions are logged
 * ``grouped_by_topic``   partitions and offsets grouped by topic, as requests name them
-* ``admin``         topics, schemas, configuration; location and reading of ranges
+* ``admin``         topics, schemas, configuration; ``log_operations``, ``groups`` and others add their calls
 * ``producer``      the interface of the producer; ``producing`` holds its internals
 * ``consumer``      topics to records or Arrow tables; ``consuming`` holds its internals
 * ``share_consumer``  topics as queues; ``sharing`` holds its internals

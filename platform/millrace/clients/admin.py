@@ -1,45 +1,33 @@
-"""Admin client: topics, schemas, configuration and ranges of logs."""
+"""Admin client: topics, schemas and configuration. ``*_operations`` and ``operations`` have the other calls."""
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from millrace.clients.acl_operations import AclOperations
 from millrace.clients.cluster_operations import ClusterOperations
-from millrace.clients.connections import Connections, backoff_s
-from millrace.clients.epoch_ends import epoch_ends
+from millrace.clients.connections import Connections
 from millrace.clients.groups.operations import GroupOperations
-from millrace.clients.leaders import MOVED, LeaderCall, ask_leaders, await_leader_epochs
+from millrace.clients.log_operations import LogOperations
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.model import (
     ClusterDescription,
     ConfigSynonym,
     ConfigValue,
-    LocatedRange,
-    OffsetAndTimestamp,
     TopicDescription,
-    TopicPartition,
     TopicSchema,
 )
-from millrace.clients.offsets import isolation_number, list_offsets
 from millrace.clients.payload_schemas import PayloadSchemaOperations
 from millrace.clients.quota_operations import QuotaOperations
-from millrace.clients.ranges import located_range
-from millrace.clients.record_deletion import delete_records
 from millrace.clients.transactions.operations import TransactionOperations
-from millrace.clients.transport import PendingCall, unary
-from millrace.config.client import ClientConfig, Isolation
-from millrace.errors import MillraceError, UnknownServerError, UsageError
+from millrace.config.client import ClientConfig
+from millrace.errors import UnknownServerError, UsageError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.item_errors import error_in
-from millrace.records import scan_headers
 from millrace.schemas import deserialize_schema, parse_schema, serialize_schema, validate_topic_schema
 
-_READ_CHUNK = unary(lambda stub: stub.ReadRangeChunk)
 _RESOURCES = {
     "topic": pb.TOPIC,
     "broker": pb.BROKER,
@@ -52,6 +40,7 @@ _OF_BROKERS = ("broker", "broker-logger")
 
 class Admin(
     GroupOperations,
+    LogOperations,
     TransactionOperations,
     PayloadSchemaOperations,
     ClusterOperations,
@@ -274,160 +263,6 @@ class Admin(
         )
         _raise_errors(response.results)
 
-    # --- logs ------------------------------------------------------------------------------------------------
-
-    def list_offsets(
-        self,
-        wanted: Mapping[TopicPartition, str | int | datetime],
-        *,
-        isolation_level: str = Isolation.READ_UNCOMMITTED,
-    ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Look up offsets: ``"earliest"``, ``"latest"``, ``"max-timestamp"``, or the first at or after a time.
-
-        A time is in ms or a ``datetime`` with zone. The offset is -1 if no record is that new.
-        """
-        return list_offsets(self._connections, self._metadata, wanted, isolation_level=isolation_level)
-
-    def epoch_ends(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """Look up the offset (exclusive) at which a leader epoch ends in each partition's log (KIP-320).
-
-        An epoch without records ends at the end of the previous one, and the last epoch ends at the end of the log.
-        None means that the log does not know the epoch. A reader beyond the returned offset has read records that the
-        log lost.
-        """
-        return epoch_ends(self._connections, self._metadata, wanted)
-
-    def await_leader_epochs(self, epochs: Mapping[TopicPartition, int]) -> None:
-        """Fetch metadata until the leader epoch of each partition is at least the given one (KIP-320).
-
-        A reader that stored leader epochs calls this method when a leader answers with an older epoch. The method
-        returns after ``default.api.timeout.ms`` in any case.
-        """
-        await_leader_epochs(self._connections, self._metadata, epochs)
-
-    def delete_records(self, before: Mapping[TopicPartition, int | str]) -> dict[TopicPartition, int]:
-        """Delete the records of partitions before an offset; ``"latest"`` (or -1) deletes all of them.
-
-        Returns the new log start offsets; an offset before the log start changes nothing. Raises the first error
-        after all partitions were tried: ``OffsetOutOfRangeError`` for an offset above the high watermark,
-        ``PolicyViolationError`` for a topic that is only compacted.
-        """
-        starts, failed = delete_records(
-            self._connections, self._metadata, before, timeout_ms=self._config.request_timeout_ms
-        )
-        for error in failed.values():
-            raise error
-        return starts
-
-    def locate_range(
-        self,
-        topic: str,
-        partition: int,
-        start_offset: int,
-        end_offset: int = -1,
-        *,
-        split_bytes: int = 0,
-        topic_id: uuid.UUID | None = None,
-        isolation_level: str = Isolation.READ_UNCOMMITTED,
-    ) -> LocatedRange:
-        """Find the extents of segment files that hold a range of offsets, split to about ``split_bytes`` (0: no
-        split).
-
-        ``end_offset`` is exclusive; -1 means the high watermark (or last stable offset). With ``topic_id``, a topic
-        that was created again raises ``InconsistentTopicIdError``. With read_committed the result includes the
-        aborted transactions that overlap the range. Raises ``OffsetOutOfRangeError``.
-        """
-        request = pb.LocateRangeRequest(
-            topic=topic,
-            topic_id=topic_id.bytes if topic_id else b"",
-            partition=partition,
-            start_offset=start_offset,
-            end_offset=end_offset,
-            split_bytes=split_bytes,
-            isolation_level=isolation_number(isolation_level),
-        )
-        wanted = TopicPartition(topic, partition)
-        call = LeaderCall(
-            lambda stub: stub.LocateRange,
-            lambda partitions: request,
-            lambda response, partitions: {wanted: located_range(response)},
-        )
-        located = ask_leaders(self._connections, self._metadata, [wanted], call)[wanted]
-        if isinstance(located, MillraceError):
-            raise located
-        return located
-
-    def read_range(
-        self,
-        topic: str,
-        partition: int,
-        start_offset: int,
-        end_offset: int,
-        *,
-        topic_id: uuid.UUID | None = None,
-        isolation_level: str = Isolation.READ_UNCOMMITTED,
-    ) -> Iterator[bytes]:
-        """Stream the batches of a range as chunks of whole batches; the first and last batch may exceed the range.
-
-        With read_committed the range must end before the last stable offset. The stream still contains the records of
-        aborted transactions; ``locate_range`` lists those transactions.
-
-        If the connection breaks, the stream continues after the last received batch. Without progress for
-        ``socket.connection.setup.timeout.ms`` it raises ``BrokerUnavailableError``.
-        """
-        attempt = 0
-        position = start_offset
-        while position < end_offset:
-            request = pb.ReadRangeRequest(
-                topic=topic,
-                topic_id=topic_id.bytes if topic_id else b"",
-                partition=partition,
-                start_offset=position,
-                end_offset=end_offset,
-                isolation_level=isolation_number(isolation_level),
-            )
-            try:
-                for records in self._read_at_leader(request):
-                    attempt = 0
-                    yield records
-                    position = max(position, _next_offset(records))
-                return
-            except MOVED:
-                if self._waited_too_long(attempt):
-                    raise
-                self._metadata.forget(topic)
-                self._connections.wait(backoff_s(self._config, attempt))
-                attempt += 1
-
-    def _read_at_leader(self, request: pb.ReadRangeRequest) -> Iterator[bytes]:
-        address = self._metadata.leader_address(TopicPartition(request.topic, request.partition))
-        pending: PendingCall[pb.ReadRangeResponse] | None = self._begin_chunk(request, address)
-        try:
-            while pending is not None:
-                records = pending.result().records
-                position = _next_offset(records)
-                pending = None
-                if request.start_offset < position < request.end_offset:
-                    following = pb.ReadRangeRequest()
-                    following.CopyFrom(request)
-                    following.start_offset = position
-                    request, pending = following, self._begin_chunk(following, address)
-                yield records  # while the broker reads the next chunk
-        finally:
-            if pending is not None:
-                pending.cancel()
-
-    def _begin_chunk(self, request: pb.ReadRangeRequest, address: str) -> PendingCall[pb.ReadRangeResponse]:
-        timeout_s = self._config.request_timeout_ms / 1000
-        return self._connections.begin(_READ_CHUNK, request, address=address, timeout_s=timeout_s, cancellable=True)
-
-    def _waited_too_long(self, attempt: int) -> bool:
-        waited_ms = sum(
-            min(self._config.retry_backoff_ms * (1 << min(step, 30)), self._config.retry_backoff_max_ms)
-            for step in range(attempt)
-        )
-        return waited_ms >= self._config.socket_connection_setup_timeout_ms
-
     # --- life ------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -441,13 +276,6 @@ class Admin(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _next_offset(records: bytes) -> int:
-    last = 0
-    for _, header in scan_headers(records):
-        last = header.next_offset
-    return last
 
 
 def _resource_type(resource: str) -> pb.ConfigResourceType.ValueType:

@@ -19,8 +19,6 @@ from millrace.clients.consuming.group import ConsumerGroup
 from millrace.clients.consuming.interceptors import ConsumerInterceptors
 from millrace.clients.consuming.polling import Poller
 from millrace.clients.consuming.records import ConsumerRecords
-from millrace.clients.consuming.signal import Signal
-from millrace.clients.consuming.subscription import Subscription
 from millrace.clients.loading import load_objects
 from millrace.clients.membership.commits import OnCommit
 from millrace.clients.membership.listener import RebalanceListener
@@ -35,6 +33,8 @@ from millrace.clients.model import (
 )
 from millrace.clients.offsets import list_offsets
 from millrace.clients.schema_cache import SchemaCache
+from millrace.clients.signal import Signal
+from millrace.clients.subscription import Subscription
 from millrace.clients.tables import METADATA_COLUMNS, TableShape, batch_to_records, batch_to_table
 from millrace.config.client import ConsumerConfig
 from millrace.errors import ClientClosedError, UnknownTopicOrPartitionError, UsageError, WakeupError

@@ -10,14 +10,14 @@ from typing import Any, Final, Self
 
 from millrace.clients.consuming.connections import ConsumerConnections
 from millrace.clients.consuming.records import ConsumerRecords
-from millrace.clients.consuming.signal import Signal
-from millrace.clients.consuming.subscription import Subscription
 from millrace.clients.membership.coordinator import Coordinator, check_group_id
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.model import ConsumerRecord, TopicPartition
 from millrace.clients.sharing.acknowledgements import AcknowledgeType, InHand, Run
 from millrace.clients.sharing.fetching import Given, ShareFetcher
 from millrace.clients.sharing.member import ShareMember
+from millrace.clients.signal import Signal
+from millrace.clients.subscription import Subscription
 from millrace.config.client import AcknowledgementMode, ShareConsumerConfig
 from millrace.errors import (
     ClientClosedError,

@@ -10,9 +10,9 @@ import pytest
 
 from millrace.clients.connections import Connections
 from millrace.clients.consuming.connections import ConsumerConnections
-from millrace.clients.consuming.signal import Signal
 from millrace.clients.model import TopicPartition
 from millrace.clients.offsets import ask_offsets
+from millrace.clients.signal import Signal
 from millrace.clients.transport import PendingCall
 from millrace.config.client import ClientConfig
 from millrace.errors import (

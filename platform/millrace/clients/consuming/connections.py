@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from millrace.clients.connections import Connections, Notice, Request, Response
-from millrace.clients.consuming.signal import Signal
+from millrace.clients.signal import Signal
 from millrace.clients.transport import UnaryCall
 from millrace.config.client import ClientConfig
 from millrace.errors import MillraceError

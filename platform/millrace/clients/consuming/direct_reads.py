@@ -15,9 +15,9 @@ from typing import Final
 
 from millrace.clients.consuming.connections import ConsumerConnections
 from millrace.clients.consuming.partition import Fetched, PartitionState
-from millrace.clients.consuming.signal import Signal
 from millrace.clients.offsets import isolation_number
 from millrace.clients.ranges import located_range
+from millrace.clients.signal import Signal
 from millrace.clients.transport import unary
 from millrace.config.client import ConsumerConfig
 from millrace.protocol import millrace_pb2 as pb

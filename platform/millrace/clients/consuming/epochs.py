@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 from millrace.clients.connections import Connections
 from millrace.clients.consuming.partition import PartitionState
-from millrace.clients.consuming.signal import Signal
 from millrace.clients.metadata import MetadataCache
+from millrace.clients.signal import Signal
 from millrace.clients.transport import unary
 from millrace.config.client import ConsumerConfig
 from millrace.errors import (

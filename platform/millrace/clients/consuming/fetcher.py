@@ -24,10 +24,10 @@ from millrace.clients.consuming.connections import ConsumerConnections
 from millrace.clients.consuming.direct_reads import DirectReader
 from millrace.clients.consuming.epochs import EpochChecks
 from millrace.clients.consuming.partition import Fetched, PartitionState
-from millrace.clients.consuming.signal import Signal
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.offsets import isolation_number
 from millrace.clients.ranges import aborted_transactions
+from millrace.clients.signal import Signal
 from millrace.clients.transport import FETCH, Received
 from millrace.config.client import ConsumerConfig, DirectReads
 from millrace.errors import (

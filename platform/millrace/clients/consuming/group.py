@@ -17,8 +17,6 @@ from millrace.clients.assignors import find_assignor
 from millrace.clients.consuming.assignment import Assignment
 from millrace.clients.consuming.connections import ConsumerConnections
 from millrace.clients.consuming.interceptors import ConsumerInterceptors
-from millrace.clients.consuming.signal import Signal
-from millrace.clients.consuming.subscription import Subscription, fetch_topics
 from millrace.clients.membership.commit_queue import AutoCommit
 from millrace.clients.membership.commits import Commits, OnCommit, commit_failed
 from millrace.clients.membership.coordinator import Coordinator, check_group_id
@@ -26,6 +24,8 @@ from millrace.clients.membership.listener import RebalanceListener
 from millrace.clients.membership.member import Member
 from millrace.clients.membership.requests import Changed, Prepare
 from millrace.clients.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from millrace.clients.signal import Signal
+from millrace.clients.subscription import Subscription, fetch_topics
 from millrace.config.client import ConsumerConfig, Isolation
 from millrace.errors import MillraceError, RebalanceInProgressError, UnknownTopicOrPartitionError, WakeupError
 

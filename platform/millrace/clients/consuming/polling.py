@@ -11,9 +11,9 @@ from millrace.clients.consuming.fetcher import Fetcher
 from millrace.clients.consuming.group import ConsumerGroup
 from millrace.clients.consuming.positions import PositionLookups, find_positions
 from millrace.clients.consuming.reader import PartitionReader
-from millrace.clients.consuming.signal import Signal
 from millrace.clients.leaders import may_pass
 from millrace.clients.metadata import MetadataCache
+from millrace.clients.signal import Signal
 from millrace.config.client import ConsumerConfig
 from millrace.errors import (
     BrokerUnavailableError,

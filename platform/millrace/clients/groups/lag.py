@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from millrace.clients.groups.model import GroupDescription, GroupMemberDescription, PartitionLag
+from millrace.clients.log_operations import LogOperations
 from millrace.clients.model import OffsetAndTimestamp, TopicPartition
 from millrace.errors import MillraceError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from millrace.records import decode_range
-
-if TYPE_CHECKING:
-    from millrace.clients.admin import Admin
 
 
 class Committed(NamedTuple):
@@ -30,7 +28,7 @@ class Committed(NamedTuple):
 
 
 def group_lag(
-    admin: Admin,
+    logs: LogOperations,
     group: GroupDescription,
     committed: Mapping[TopicPartition, Committed],
     schema_of: Callable[[int], pa.Schema],
@@ -43,10 +41,10 @@ def group_lag(
     """
     readers = {partition: member for member in group.members for partition in member.partitions}
     partitions = sorted(committed.keys() | readers.keys())
-    starts, ends = _edges(admin, partitions, "earliest"), _edges(admin, partitions, "latest")
+    starts, ends = _edges(logs, partitions, "earliest"), _edges(logs, partitions, "latest")
     return [
         _partition_lag(
-            admin,
+            logs,
             group.group_id,
             partition,
             committed.get(partition),
@@ -58,23 +56,23 @@ def group_lag(
     ]
 
 
-def _edges(admin: Admin, partitions: Iterable[TopicPartition], where: str) -> dict[TopicPartition, int]:
+def _edges(logs: LogOperations, partitions: Iterable[TopicPartition], where: str) -> dict[TopicPartition, int]:
     """Return the offsets at one end; deleted partitions are omitted."""
     wanted = dict.fromkeys(partitions, where)
     try:
-        found: Mapping[TopicPartition, OffsetAndTimestamp] = admin.list_offsets(wanted)
+        found: Mapping[TopicPartition, OffsetAndTimestamp] = logs.list_offsets(wanted)
     except UnknownTopicOrPartitionError:
         if len(wanted) == 1:
             return {}
         edges: dict[TopicPartition, int] = {}
         for partition in wanted:
-            edges |= _edges(admin, [partition], where)
+            edges |= _edges(logs, [partition], where)
         return edges
     return {partition: place.offset for partition, place in found.items()}
 
 
 def _partition_lag(
-    admin: Admin,
+    logs: LogOperations,
     group_id: str,
     partition: TopicPartition,
     committed: Committed | None,
@@ -90,7 +88,7 @@ def _partition_lag(
         size_bytes, seconds = 0, 0.0
     elif lag and committed is not None and start is not None and end is not None and schema_of is not None:
         first = max(committed.offset, start)
-        size_bytes, seconds = _bytes(admin, partition, first, end), _seconds(admin, partition, first, end, schema_of)
+        size_bytes, seconds = _bytes(logs, partition, first, end), _seconds(logs, partition, first, end, schema_of)
     return PartitionLag(
         group_id=group_id,
         topic=partition.topic,
@@ -106,23 +104,23 @@ def _partition_lag(
     )
 
 
-def _bytes(admin: Admin, partition: TopicPartition, first: int, end: int) -> int | None:
+def _bytes(logs: LogOperations, partition: TopicPartition, first: int, end: int) -> int | None:
     """Return the size of the batches that hold a range; ``None`` if retention removed them meanwhile."""
     if first >= end:
         return 0
     try:
-        located = admin.locate_range(partition.topic, partition.partition, first, end)
+        located = logs.locate_range(partition.topic, partition.partition, first, end)
     except OffsetOutOfRangeError:
         return None
     return sum(extent.size_bytes for extent in located.extents)
 
 
 def _seconds(
-    admin: Admin, partition: TopicPartition, first: int, end: int, schema_of: Callable[[int], pa.Schema]
+    logs: LogOperations, partition: TopicPartition, first: int, end: int, schema_of: Callable[[int], pa.Schema]
 ) -> float | None:
     """Return the age of the first record of a range; ``None`` without a record or timestamp."""
     try:
-        for chunk in admin.read_range(partition.topic, partition.partition, first, end):
+        for chunk in logs.read_range(partition.topic, partition.partition, first, end):
             for batch in decode_range(pa.py_buffer(chunk), first, end, schema_of, ()):
                 timestamp_ms = batch.timestamps_ms()[0].as_py()
                 return None if timestamp_ms < 0 else max(time.time() - timestamp_ms / 1000, 0.0)

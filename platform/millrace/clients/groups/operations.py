@@ -9,10 +9,11 @@ from millrace.clients.grouped_by_topic import topic_commits, topic_partitions
 from millrace.clients.groups.lag import Committed, group_lag
 from millrace.clients.groups.model import GroupDescription, GroupListing, GroupMemberDescription, PartitionLag
 from millrace.clients.groups.share_operations import ShareGroupOperations
+from millrace.clients.log_operations import LogOperations
 from millrace.clients.membership.commits import fetch_committed, fetch_entries
 from millrace.clients.membership.coordinator import Answer, Asked, Coordinator, check_group_id, check_topic_errors
 from millrace.clients.membership.protocol import decode_assignment
-from millrace.clients.metadata import MetadataCache, broker_address
+from millrace.clients.metadata import broker_address
 from millrace.clients.model import OffsetAndMetadata, TopicPartition
 from millrace.clients.schema_cache import SchemaCache
 from millrace.coordinator_records import read_subscription
@@ -30,7 +31,6 @@ from millrace.protocol.item_errors import check_item
 if TYPE_CHECKING:
     import grpc
 
-    from millrace.clients.admin import Admin
     from millrace.protocol.millrace_pb2_grpc import BrokerStub
 
 
@@ -47,10 +47,8 @@ _NOBODY: Final = GroupDescription(
 """Placeholder group for offsets without a group."""
 
 
-class GroupOperations(ShareGroupOperations):
+class GroupOperations(ShareGroupOperations, LogOperations):
     """Operations of ``Admin`` for groups."""
-
-    _metadata: MetadataCache
 
     def list_groups(self, *, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[GroupListing]:
         """List the cluster's groups by name, all or with these states (Stable, Empty, ...) and types (classic,
@@ -159,7 +157,7 @@ class GroupOperations(ShareGroupOperations):
         for result in response.results:
             check_item(result.error, result.group_instance_id or result.member_id)
 
-    def group_lag(self: Admin, group_id: str, *, measure: bool = True) -> list[PartitionLag]:  # type: ignore[misc]
+    def group_lag(self, group_id: str, *, measure: bool = True) -> list[PartitionLag]:
         """Return the lag of a group by partition. Raises ``GroupIdNotFoundError``.
 
         Works for share groups, and for any group that commits offsets: consumers, Spark queries, ``commit`` without
@@ -178,7 +176,7 @@ class GroupOperations(ShareGroupOperations):
             }
         return group_lag(self, group, committed, SchemaCache(self._connections).schema_of, measure=measure)
 
-    def lag_of(self: Admin, offsets: Mapping[TopicPartition, int], *, measure: bool = True) -> list[PartitionLag]:  # type: ignore[misc]
+    def lag_of(self, offsets: Mapping[TopicPartition, int], *, measure: bool = True) -> list[PartitionLag]:
         """Return the lag of offsets like ``group_lag``, without a group that has committed them."""
         committed = {TopicPartition(*partition): Committed(offset, None) for partition, offset in offsets.items()}
         return group_lag(self, _NOBODY, committed, SchemaCache(self._connections).schema_of, measure=measure)

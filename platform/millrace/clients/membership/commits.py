@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from millrace.clients.connections import Connections
-from millrace.clients.consuming.signal import Signal
 from millrace.clients.grouped_by_topic import topic_commits, topic_partitions
 from millrace.clients.membership.commit_queue import Commit, CommitQueue
 from millrace.clients.membership.coordinator import Coordinator, check_topic_errors
 from millrace.clients.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from millrace.clients.signal import Signal
 from millrace.clients.transport import unary
 from millrace.errors import (
     BrokerUnavailableError,

@@ -18,8 +18,6 @@ from typing import Any, Final, Protocol
 
 from millrace.clients.assignors import Assignor
 from millrace.clients.connections import Connections
-from millrace.clients.consuming.signal import Signal
-from millrace.clients.consuming.subscription import Subscription, TopicLayout, fetch_layout, fetch_topics
 from millrace.clients.membership.coordinator import Coordinator
 from millrace.clients.membership.protocol import (
     decode_assignment,
@@ -40,6 +38,8 @@ from millrace.clients.membership.requests import (
 )
 from millrace.clients.membership.state import Membership, Phase, Timing
 from millrace.clients.model import ConsumerGroupMetadata, TopicPartition
+from millrace.clients.signal import Signal
+from millrace.clients.subscription import Subscription, TopicLayout, fetch_layout, fetch_topics
 from millrace.clients.transport import PendingCall, unary
 from millrace.config.client import ConsumerConfig
 from millrace.coordinator_records.consumer_protocol import PROTOCOL_TYPE

@@ -15,12 +15,12 @@ import pyarrow as pa
 
 from millrace.clients.connections import ms_until
 from millrace.clients.consuming.connections import ConsumerConnections
-from millrace.clients.consuming.signal import Signal
 from millrace.clients.membership.coordinator import Coordinator
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.model import ConsumerRecord, TopicPartition
 from millrace.clients.schema_cache import SchemaCache
 from millrace.clients.sharing.acknowledgements import Run
+from millrace.clients.signal import Signal
 from millrace.clients.tables import batch_to_records
 from millrace.clients.transport import PendingCall, unary
 from millrace.config.client import ShareConsumerConfig

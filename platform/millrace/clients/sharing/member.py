@@ -8,10 +8,10 @@ import time
 import uuid
 
 from millrace.clients.connections import Connections, backoff_s, ms_until
-from millrace.clients.consuming.signal import Signal
 from millrace.clients.membership.coordinator import Coordinator
 from millrace.clients.model import TopicPartition
 from millrace.clients.sharing.membership import Beat, ShareMembership
+from millrace.clients.signal import Signal
 from millrace.config.client import ShareConsumerConfig
 from millrace.errors import MillraceError
 from millrace.ids import id_text

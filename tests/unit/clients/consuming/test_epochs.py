@@ -11,8 +11,8 @@ import pytest
 
 from millrace.clients.consuming.epochs import EpochChecks, Parting, find_parting
 from millrace.clients.consuming.partition import Fetched, PartitionState
-from millrace.clients.consuming.signal import Signal
 from millrace.clients.model import PartitionInfo, TopicDescription, TopicPartition
+from millrace.clients.signal import Signal
 from millrace.config.client import ConsumerConfig
 from millrace.errors import LeaderNotAvailableError
 

@@ -12,8 +12,8 @@ import pytest
 from millrace.clients.consuming.connections import ConsumerConnections
 from millrace.clients.consuming.partition import PartitionState
 from millrace.clients.consuming.positions import PositionLookups
-from millrace.clients.consuming.signal import Signal
 from millrace.clients.model import OffsetAndMetadata, TopicPartition
+from millrace.clients.signal import Signal
 from millrace.clients.transport import PendingCall
 from millrace.config.client import ConsumerConfig
 from millrace.errors import (

@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from millrace.clients.consuming.signal import Signal
+from millrace.clients.signal import Signal
 from millrace.errors import ConcurrentUseError, WakeupError
 
-from ....integration.waiting import AN_HOUR_MS, STALL_S
+from ...integration.waiting import AN_HOUR_MS, STALL_S
 
 
 def test_a_signal_since_the_last_check_is_not_missed() -> None:
