@@ -23,6 +23,7 @@ Parts that act:
 ``entries``      groups of either protocol with their offsets
 ``callers``      callers that wait for the answers of classic groups
 ``timers``       timers of groups in two purgatories
+``consumer_calls``  calls to the consumer groups of one shard, with their timers and appends
 ``shard``        groups of one partition of ``__consumer_offsets``, with their callers and writes
 ``coordinator``  all groups of this broker; handlers call it
 """

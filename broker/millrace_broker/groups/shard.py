@@ -35,9 +35,9 @@ from millrace.errors import (
 from millrace_broker.coordinators import LoadedBatch, OpenTransaction, StateLog, in_time, written
 from millrace_broker.groups.callers import Callers
 from millrace_broker.groups.classic_group import ClassicGroup
-from millrace_broker.groups.consumer.calls import ConsumerCalls
 from millrace_broker.groups.consumer.consumer_group import ConsumerGroup, ConsumerSettings, Heartbeat, HeartbeatAnswer
 from millrace_broker.groups.consumer.topics import ClusterTopics
+from millrace_broker.groups.consumer_calls import ConsumerCalls
 from millrace_broker.groups.effects import Answer, SetTimer, Store, StoredGroup, TimerKey
 from millrace_broker.groups.entries import GroupEntry
 from millrace_broker.groups.loading import GroupLoader, LoadedGroup

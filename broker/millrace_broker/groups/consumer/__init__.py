@@ -1,6 +1,6 @@
 """Consumer groups of KIP-848: the coordinator assigns partitions, and members learn of them by heartbeats.
 
-Pure parts, over frozen data:
+All parts are pure, over frozen data. ``groups.consumer_calls`` acts on them.
 
 ``topics``           topics of the cluster, as subscriptions see them
 ``members``          members, with the partitions that they own or have to revoke
@@ -9,8 +9,4 @@ Pure parts, over frozen data:
 ``consumer_group``   one group: heartbeats, removals, checks of commits
 ``classic_members``  members with the classic protocol, and migration both ways
 ``records``          groups as records of ``__consumer_offsets``
-
-Part that acts:
-
-``calls``  calls to the groups of one shard, with their timers and appends
 """
