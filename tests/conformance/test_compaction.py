@@ -31,7 +31,7 @@ from millrace_broker.log.cleaning.cleaner import Cleaner, CleanerLimits
 from millrace_broker.log.cleaning.cleaner_manager import CleanableRange, cleanable_range
 from millrace_broker.log.cleaning.partition_view import PartitionView
 from millrace_broker.log.cleaning.statistics import CleaningStatistics
-from millrace_broker.log.cleaning.swap import CleanedSegment, promote, take_place
+from millrace_broker.log.segment_replacement import CleanedSegment, promote, take_place
 from millrace_broker.runtime.clock import SystemClock
 
 ORACLES = Path(os.environ.get("ORACLES") or Path(__file__).parents[1] / "oracles") / "compaction"

@@ -15,13 +15,13 @@ from typing import Final
 
 from millrace.segments.names import SEGMENT_SUFFIXES, SNAPSHOT, segment_file_name
 from millrace_broker.log.checkpoints import LEADER_EPOCHS, write_epochs
-from millrace_broker.log.cleaning.swap import hold_open
 from millrace_broker.log.files import File, Files, replace_file
 from millrace_broker.log.leader_epoch_cache import LeaderEpochFileCache
 from millrace_broker.log.local_log import LocalLog
 from millrace_broker.log.producer_state_manager import ProducerStateManager
 from millrace_broker.log.producer_state_rebuild import snapshot_offsets, write_snapshot_file
 from millrace_broker.log.segment import Segment
+from millrace_broker.log.segment_replacement import hold_open
 
 _LOG, *_INDEXES = SEGMENT_SUFFIXES
 _COPY_BYTES: Final = 2**20

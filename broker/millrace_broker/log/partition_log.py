@@ -22,7 +22,6 @@ from millrace.config.topic import TopicConfig
 from millrace.records import EndTransactionMarker, scan_headers
 from millrace.segments.names import partition_directory_name
 from millrace.segments.transaction_index import AbortedTransaction
-from millrace_broker.log.cleaning.swap import CleanedSegment
 from millrace_broker.log.extents import Extent
 from millrace_broker.log.files import Files
 from millrace_broker.log.follower_appender import FollowerAppender
@@ -41,7 +40,7 @@ from millrace_broker.log.producer_states import Origin, ProducerEntry
 from millrace_broker.log.retention import SegmentFacts
 from millrace_broker.log.segment import Segment
 from millrace_broker.log.segment_deletion import SegmentDeletion
-from millrace_broker.log.segment_replacement import replace_segments
+from millrace_broker.log.segment_replacement import CleanedSegment, replace_segments
 from millrace_broker.log.tiered.remote_log import RemoteLog
 from millrace_broker.log.validation import ProducedBatches, ReplicatedBatches
 from millrace_broker.runtime import Clock

@@ -23,15 +23,16 @@ from millrace.config.topic import TopicConfig
 from millrace.segments.transaction_index import AbortedTransaction
 from millrace_broker.log.cleaning.batch_filter import BatchFilter, LastRecord
 from millrace_broker.log.cleaning.batches import CleanableBatch, ReadableSegment, TopicKeys, read_chunks
+from millrace_broker.log.cleaning.cleaned_segment_writer import CleanedSegmentWriter
 from millrace_broker.log.cleaning.cleaner_manager import CleanableRange
 from millrace_broker.log.cleaning.grouping import SegmentSizes, group
 from millrace_broker.log.cleaning.key_hashes import KeyHasher
 from millrace_broker.log.cleaning.map_building import MapBuilding
 from millrace_broker.log.cleaning.offset_map import OffsetMap
 from millrace_broker.log.cleaning.statistics import CleaningCounts, CleaningStatistics
-from millrace_broker.log.cleaning.swap import CleanedSegment, CleanedSegmentWriter
 from millrace_broker.log.cleaning.transactions import CleanedTransactions
 from millrace_broker.log.files import Files
+from millrace_broker.log.segment_replacement import CleanedSegment
 
 
 class CleanableSegment(ReadableSegment, Protocol):

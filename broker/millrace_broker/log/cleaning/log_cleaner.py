@@ -32,9 +32,9 @@ from millrace_broker.log.cleaning.cleaner_manager import CleanableRange, cleanab
 from millrace_broker.log.cleaning.offset_map import ENTRY_BYTES
 from millrace_broker.log.cleaning.partition_view import PartitionView
 from millrace_broker.log.cleaning.statistics import CleaningStatistics
-from millrace_broker.log.cleaning.swap import CleaningAbortedError
 from millrace_broker.log.files import Files
 from millrace_broker.log.partition_log import PartitionLog
+from millrace_broker.log.segment_replacement import CleaningAbortedError
 from millrace_broker.log.throttle import Throttle
 from millrace_broker.log.workers import Workers
 from millrace_broker.runtime import Clock

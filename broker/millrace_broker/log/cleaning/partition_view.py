@@ -11,10 +11,10 @@ from millrace.segments.indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from millrace.segments.transaction_index import AbortedTransaction
 from millrace_broker.log.aborted_transactions import aborted_transactions
 from millrace_broker.log.cleaning.batch_filter import LastRecord
-from millrace_broker.log.cleaning.swap import CleanedSegment
 from millrace_broker.log.files import Files
 from millrace_broker.log.partition_log import PartitionLog
 from millrace_broker.log.segment import Segment
+from millrace_broker.log.segment_replacement import CleanedSegment
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from millrace.errors import StorageError
 from millrace.records import ControlType, EndTransactionMarker, scan_headers
 from millrace_broker.log import OsFiles, PartitionLog
 from millrace_broker.log.aborted_transactions import aborted_transactions
-from millrace_broker.log.cleaning.swap import CleanedSegment, CleaningAbortedError
 from millrace_broker.log.files import OsFile
+from millrace_broker.log.segment_replacement import CleanedSegment, CleaningAbortedError
 
 from .conftest import Pair, clean, columnar, contents, open_partition, rows, survivors
 
