@@ -24,7 +24,7 @@ from millrace_broker.log.cleaning.log_cleaner import CleanerStatistics
 from millrace_broker.log.fsync_batching import FsyncBatching, FsyncStatistics
 from millrace_broker.log.periodic_work import PeriodicWork
 from millrace_broker.log.read_threads import LogReads
-from millrace_broker.log.tiered.manager import TieringStatistics
+from millrace_broker.log.remote_log_manager import TieringStatistics
 from millrace_broker.log.tiered.remote_reads import RemoteReadStatistics
 from millrace_broker.metadata import (
     BrokerConfigs,

@@ -21,7 +21,8 @@
 ``fsync_batching``      appends that share an fsync; ``read_threads``; ``periodic_work``
 ``workers``, ``throttle``  the threads of the cleaner, of tiered storage and of moves
 ``files``, ``watched_files``  the file system behind an interface; detection of failed disks
-``cleaning``, ``tiered``  compaction, tiered storage
+``cleaning``            compaction
+``remote_log_manager``, ``tiered``  tiered storage: the threads that copy and expire, and their parts
 """
 
 from millrace_broker.log.checkpoints import PartitionKey

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from millrace_broker.log.checkpoints import PartitionKey
 from millrace_broker.log.cleaning.log_cleaner import LogCleaner
-from millrace_broker.log.tiered.manager import RemoteLogManager
+from millrace_broker.log.remote_log_manager import RemoteLogManager
 
 
 class BackgroundWork:

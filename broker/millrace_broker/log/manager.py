@@ -45,8 +45,9 @@ from millrace_broker.log.open_segments import OpenSegments
 from millrace_broker.log.partition_log import PartitionLog
 from millrace_broker.log.partition_metadata import read_topic_id
 from millrace_broker.log.recovery_threads import Progress, find_partitions, load_all
+from millrace_broker.log.remote_log_manager import RemoteLogManager
 from millrace_broker.log.tiered.deletions import RemoteDeletions
-from millrace_broker.log.tiered.manager import RemoteLogManager, TieringSettings
+from millrace_broker.log.tiered.settings import TieringSettings
 from millrace_broker.log.tiered.store import RemoteStore
 from millrace_broker.runtime import Clock, SystemClock
 

@@ -28,7 +28,7 @@ from millrace_broker.broker import BrokerStatistics
 from millrace_broker.controller.event_loop import ControllerLoopStatistics
 from millrace_broker.controller.statistics import ControllerStatistics
 from millrace_broker.log.cleaning.log_cleaner import CleanerStatistics
-from millrace_broker.log.tiered.manager import TieringStatistics
+from millrace_broker.log.remote_log_manager import TieringStatistics
 from millrace_broker.purgatory import PurgatoryStatistics
 from millrace_broker.replication.runtime import ReplicationStatistics
 

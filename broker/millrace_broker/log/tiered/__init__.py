@@ -1,6 +1,7 @@
 """Tiered storage: copies of sealed segments in a remote store (KIP-405).
 
-Segments are read from the remote store once the local files are deleted.
+``log.remote_log_manager`` copies sealed segments. Segments are read from the remote store once the local files are
+deleted.
 
 ``names``           the names of objects in the store
 ``store``           the store behind an interface, and its implementation over Arrow's file systems
@@ -10,6 +11,6 @@ Segments are read from the remote store once the local files are deleted.
 ``remote_log``      the remote part of one partition
 ``expiry``          the remote segments that total retention deletes
 ``deletions``       partitions to remove from the store, kept over a restart
-``manager``         the threads that copy and expire; ``settings``: their options
+``settings``        the options of tiered storage
 ``remote_reads``    the threads that read from the store
 """

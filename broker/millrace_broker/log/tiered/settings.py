@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from millrace.config.broker import BrokerConfig
 from millrace.config.topic import TopicConfig
 from millrace.errors import EnvironmentProblemError
-from millrace_broker.log.tiered.manager import TieringSettings
+from millrace_broker.log.tiered.cache import CACHE_BYTES_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TieringSettings:
+    """The settings of tiered storage (``remote.log.manager.*``). Bytes per second are for all threads together."""
+
+    threads: int = 2
+    interval_ms: int = 30_000
+    backoff_ms: int = 500
+    backoff_max_ms: int = 30_000
+    jitter: float = 0.2
+    bytes_per_second_max: float = float(2**63)
+    cache_bytes_max: int = CACHE_BYTES_MAX
 
 
 def tiering_settings(config: BrokerConfig) -> TieringSettings:

@@ -17,8 +17,9 @@ from millrace.config.topic import TopicConfig
 from millrace.errors import RemoteStorageError
 from millrace_broker.log import OsFiles, PartitionLog
 from millrace_broker.log.files import Part
+from millrace_broker.log.remote_log_manager import RemoteLogManager
 from millrace_broker.log.tiered.deletions import RemoteDeletions
-from millrace_broker.log.tiered.manager import RemoteLogManager, TieringSettings
+from millrace_broker.log.tiered.settings import TieringSettings
 from millrace_broker.log.tiered.store import ArrowStore, RemoteFile, RemoteObject
 
 TIERED = {"remote.storage.enable": "true", "file.delete.delay.ms": "0", "retention.ms": "-1"}

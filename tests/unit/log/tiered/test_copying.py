@@ -18,8 +18,8 @@ from millrace.config.topic import TopicConfig
 from millrace.records import read_entries
 from millrace.segments.transaction_index import AbortedTransaction, pack_aborted, read_aborted
 from millrace_broker.log import OsFiles, PartitionLog
+from millrace_broker.log.remote_log_manager import RemoteLogManager
 from millrace_broker.log.tiered import copying
-from millrace_broker.log.tiered.manager import RemoteLogManager
 
 ORACLES = Path(os.environ.get("ORACLES") or Path(__file__).parents[3] / "oracles") / "segments"
 

@@ -15,8 +15,8 @@ from millrace.config.topic import TopicConfig
 from millrace.errors import StorageError
 from millrace.records import scan_headers
 from millrace_broker.log import OsFiles, PartitionLog
+from millrace_broker.log.remote_log_manager import RemoteLogManager
 from millrace_broker.log.tiered.deletions import REMOTE_DELETIONS, RemoteDeletions
-from millrace_broker.log.tiered.manager import RemoteLogManager
 from millrace_broker.log.tiered.names import parse_manifest_name, parse_object_name
 
 MakeLog = Callable[..., PartitionLog]

@@ -11,7 +11,7 @@ from millrace.config.topic import TopicConfig
 from millrace.errors import StorageError
 from millrace.records import scan_headers
 from millrace_broker.log import Files, LogManager, PartitionLog
-from millrace_broker.log.tiered.manager import TieringSettings
+from millrace_broker.log.tiered.settings import TieringSettings
 
 from ....integration.waiting import eventually
 

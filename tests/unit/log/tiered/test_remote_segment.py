@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from millrace.errors import RemoteStorageError
 from millrace_broker.log import PartitionLog
+from millrace_broker.log.remote_log_manager import RemoteLogManager
 from millrace_broker.log.tiered.cache import RemoteCache
-from millrace_broker.log.tiered.manager import RemoteLogManager
 from millrace_broker.log.tiered.remote_segment import RANGE_BYTES, RangedFile
 
 CONTENT = random.Random(3).randbytes(3 * 2**20)

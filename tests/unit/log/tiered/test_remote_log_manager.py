@@ -13,8 +13,9 @@ from millrace.config.topic import TopicConfig
 from millrace.errors import CorruptBatchError, OffsetOutOfRangeError, RemoteStorageError
 from millrace.records import scan_headers
 from millrace_broker.log import OsFiles, PartitionLog
-from millrace_broker.log.tiered.manager import RemoteLogManager, TieringSettings
+from millrace_broker.log.remote_log_manager import RemoteLogManager
 from millrace_broker.log.tiered.manifest import Manifest
+from millrace_broker.log.tiered.settings import TieringSettings
 from millrace_broker.log.validation import ReplicatedBatches
 
 from ....integration.waiting import eventually

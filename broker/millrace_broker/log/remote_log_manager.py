@@ -29,12 +29,13 @@ from millrace_broker.log.checkpoints import PartitionKey
 from millrace_broker.log.files import Files
 from millrace_broker.log.partition_log import PartitionLog
 from millrace_broker.log.throttle import Throttle
-from millrace_broker.log.tiered.cache import CACHE_BYTES_MAX, RemoteCache
+from millrace_broker.log.tiered.cache import RemoteCache
 from millrace_broker.log.tiered.copying import SegmentCopier, SourceSegment
 from millrace_broker.log.tiered.deletions import RemoteDeletions
 from millrace_broker.log.tiered.expiry import count_expired
 from millrace_broker.log.tiered.names import folder_name
 from millrace_broker.log.tiered.remote_log import RemoteLog, RemoteLogStatistics
+from millrace_broker.log.tiered.settings import TieringSettings
 from millrace_broker.log.tiered.store import RemoteStore
 from millrace_broker.log.workers import Workers
 from millrace_broker.runtime import Clock
@@ -44,19 +45,6 @@ _LOG: Final = logging.getLogger(__name__)
 
 class TieringInterruptedError(MillraceError):
     """An interrupted copy, because the partition is deleted or the broker stops. Nothing is damaged."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TieringSettings:
-    """The settings of tiered storage (``remote.log.manager.*``). Bytes per second are for all threads together."""
-
-    threads: int = 2
-    interval_ms: int = 30_000
-    backoff_ms: int = 500
-    backoff_max_ms: int = 30_000
-    jitter: float = 0.2
-    bytes_per_second_max: float = float(2**63)
-    cache_bytes_max: int = CACHE_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True)
