@@ -211,7 +211,7 @@ class Leader:
         """Take note that brokers are no longer alive: the high watermark does not wait for them, unless in the ISR."""
         return LeaderOutcome(has_watermark_risen=self._raise_watermark(now_ms))
 
-    def check_lag(self, now_ms: int) -> LeaderOutcome:
+    def shrink_isr(self, now_ms: int) -> LeaderOutcome:
         """Shrink the ISR: drop followers that lag more than ``replica.lag.time.max.ms``.
 
         The caller does so every half of that time.

@@ -121,7 +121,7 @@ class ReplicaManager:
     def start(self) -> None:
         """Start the periodic work."""
         config = self._config
-        self._begin(self._check_lag(config.replica_lag_time_max_ms / 2000))
+        self._begin(self._shrink_isrs(config.replica_lag_time_max_ms / 2000))
         self._begin(self._checkpoint(config.replica_high_watermark_checkpoint_interval_ms / 1000))
 
     def release(self) -> None:
@@ -145,13 +145,13 @@ class ReplicaManager:
     def _begin(self, work: Any) -> None:
         self._tasks.start(work).add_done_callback(_log_failure)
 
-    async def _check_lag(self, interval_s: float) -> None:
+    async def _shrink_isrs(self, interval_s: float) -> None:
         while True:
             await asyncio.sleep(interval_s)
             for replica in list(self._hosted.values()):
                 try:
                     if isinstance(leader := replica.machine.role, Leader):
-                        self.follow(replica, leader.check_lag(self.now_ms()))
+                        self.follow(replica, leader.shrink_isr(self.now_ms()))
                 except Exception:
                     _logger.exception("%s: the check for lagging followers failed", replica.name)
 

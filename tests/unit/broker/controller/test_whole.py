@@ -161,7 +161,7 @@ class Whole(World):
         for place in sorted(self.replicas):
             leader = self.leader_at(place)
             if leader is not None:
-                self.follow(place, leader.check_lag(self.now))
+                self.follow(place, leader.shrink_isr(self.now))
 
     def check(self) -> None:
         for partition, kept in self.acknowledged.items():

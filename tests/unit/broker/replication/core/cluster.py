@@ -316,7 +316,7 @@ class Cluster:
         self.now += ms
         for broker in self.brokers:
             if broker.leader is not None:
-                self.follow(broker.leader, broker.leader.check_lag(self.now))
+                self.follow(broker.leader, broker.leader.shrink_isr(self.now))
 
     # The network.
 

@@ -103,7 +103,7 @@ def test_the_watermark_rises_without_an_append_once_a_follower_is_no_longer_near
     leader = near_and_refused()
 
     def look(now_ms: int) -> LeaderOutcome:
-        return leader.fetched(2, 12, 0, now_ms) if is_fetch else leader.check_lag(now_ms)
+        return leader.fetched(2, 12, 0, now_ms) if is_fetch else leader.shrink_isr(now_ms)
 
     assert not look(NOW + LAG).has_watermark_risen
     assert look(NOW + LAG + 1).has_watermark_risen
@@ -138,11 +138,11 @@ def test_a_broker_that_is_away_does_not_come_into_the_isr() -> None:
 def test_a_follower_that_lags_for_too_long_leaves_the_isr_and_the_watermark_advances_after_the_confirmation() -> None:
     leader = leading()
     leader.fetched(2, 10, 0, NOW)
-    assert leader.check_lag(NOW + LAG).alter_isr is None
+    assert leader.shrink_isr(NOW + LAG).alter_isr is None
     later = NOW + LAG + 1
     leader.fetched(2, 10, 0, later)
-    assert leader.check_lag(later).alter_isr == AlterIsr(isr=(1, 2), leader_epoch=5, partition_epoch=7)
-    assert leader.check_lag(later) == LeaderOutcome(), "one ISR change is in flight"
+    assert leader.shrink_isr(later).alter_isr == AlterIsr(isr=(1, 2), leader_epoch=5, partition_epoch=7)
+    assert leader.shrink_isr(later) == LeaderOutcome(), "one ISR change is in flight"
     assert leader.maximal_isr == {1, 2, 3}
     assert leader.high_watermark == 4
     assert leader.isr_altered((1, 2), 5, 8, later).has_watermark_risen
@@ -156,7 +156,7 @@ def test_a_follower_that_keeps_up_with_writes_but_is_never_at_the_end_stays() ->
         leader.appended(10 + round_number + 1, now)
         for follower in (2, 3):
             leader.fetched(follower, 10 + round_number, 0, now)
-        assert leader.check_lag(now).alter_isr is None
+        assert leader.shrink_isr(now).alter_isr is None
 
 
 @pytest.mark.parametrize(("after_ms", "isr"), [(0, (1, 2)), (1, (1,))])
@@ -169,7 +169,7 @@ def test_a_follower_had_caught_up_when_it_asked_for_what_came_after_the_end_of_t
         leader.appended(10 + number, NOW + LAG + at_ms)
         leader.fetched(2, offset, 0, NOW + LAG + at_ms)
     leader.appended(12, NOW + 2 * LAG)
-    altered = leader.check_lag(NOW + 2 * LAG + after_ms).alter_isr
+    altered = leader.shrink_isr(NOW + 2 * LAG + after_ms).alter_isr
     assert altered == AlterIsr(isr=isr, leader_epoch=5, partition_epoch=7)
 
 
@@ -179,8 +179,8 @@ def test_a_follower_that_fetches_the_same_old_offset_again_does_not_catch_up() -
     for at_ms in (0, LAG):
         for follower in (2, 3):
             leader.fetched(follower, 12, 0, NOW + at_ms)
-    assert leader.check_lag(NOW + LAG).alter_isr is None
-    assert leader.check_lag(NOW + LAG + 1).alter_isr == AlterIsr(isr=(1,), leader_epoch=5, partition_epoch=7)
+    assert leader.shrink_isr(NOW + LAG).alter_isr is None
+    assert leader.shrink_isr(NOW + LAG + 1).alter_isr == AlterIsr(isr=(1,), leader_epoch=5, partition_epoch=7)
 
 
 @pytest.mark.parametrize(("min_in_sync", "isr"), [(2, (1,)), (3, (1, 2))])
@@ -229,7 +229,7 @@ def test_a_new_epoch_restarts_the_lag_time_of_replicas_in_sync_and_keeps_the_sta
         leader.fetched(follower, 10, 0, NOW)
     later = NOW + 10 * LAG
     leader.decided(replace(FIRST, leader_epoch=6, partition_epoch=9), 10, later)
-    assert leader.check_lag(later + LAG).alter_isr is None
+    assert leader.shrink_isr(later + LAG).alter_isr is None
     assert leader.followers[2].log_end_offset == 10
     assert leader.high_watermark == 10
 
@@ -238,8 +238,8 @@ def test_another_decision_in_the_same_leader_epoch_begins_no_epoch() -> None:
     leader = leading()
     leader.decided(replace(FIRST, partition_epoch=8, replicas=(1, 2), isr=(1, 2)), 20, NOW + 1)
     assert (leader.epoch_start, leader.partition_epoch, leader.isr) == (10, 8, {1, 2})
-    assert leader.check_lag(NOW + LAG).alter_isr is None
-    assert leader.check_lag(NOW + LAG + 1).alter_isr == AlterIsr(isr=(1,), leader_epoch=5, partition_epoch=8)
+    assert leader.shrink_isr(NOW + LAG).alter_isr is None
+    assert leader.shrink_isr(NOW + LAG + 1).alter_isr == AlterIsr(isr=(1,), leader_epoch=5, partition_epoch=8)
 
 
 def test_a_decision_older_than_the_last_confirmation_is_passed_over() -> None:
@@ -252,8 +252,8 @@ def test_a_decision_older_than_the_last_confirmation_is_passed_over() -> None:
 def test_the_first_leader_epoch_of_a_partition_is_0() -> None:
     leader = leading(replace(FIRST, leader_epoch=0, partition_epoch=0))
     assert (leader.epoch, leader.epoch_start, leader.partition_epoch) == (0, 10, 0)
-    assert leader.check_lag(NOW + LAG) == LeaderOutcome(), "replicas in sync have the whole lag time to fetch"
-    assert leader.check_lag(NOW + LAG + 1).alter_isr == AlterIsr(isr=(1,), leader_epoch=0, partition_epoch=0)
+    assert leader.shrink_isr(NOW + LAG) == LeaderOutcome(), "replicas in sync have the whole lag time to fetch"
+    assert leader.shrink_isr(NOW + LAG + 1).alter_isr == AlterIsr(isr=(1,), leader_epoch=0, partition_epoch=0)
 
 
 def test_a_broker_without_a_replica_is_refused() -> None:
