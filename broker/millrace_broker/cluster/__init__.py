@@ -9,7 +9,7 @@
 * ``topic_lookups``, ``missing_topics``  topics that are not known yet, and waits for leaders and deletions
 * ``deliveries``      the controller's requests to brokers, over the network or to this broker
 * ``controller_requests``  elections, reassignments, ISR changes and shutdowns on request to the controller
-* ``isr_requests``    ISR changes that leaders request from the controller
+* ``alter_partition_manager``  ISR changes that leaders request from the controller
 * ``notifications``, ``changed_configs``  changed configurations and ACLs
 * ``token_expiry``    removal of expired delegation tokens
 * ``wire``            requests and answers as protobuf messages

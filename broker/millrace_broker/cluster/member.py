@@ -44,10 +44,10 @@ from millrace.errors import (
     NotControllerError,
     StaleBrokerEpochError,
 )
+from millrace_broker.cluster.alter_partition_manager import AlterPartitionManager
 from millrace_broker.cluster.changed_configs import TOPICS, ChangedConfigs, EntityTypes, TopicConfigs
 from millrace_broker.cluster.controller_requests import ControllerRequests
 from millrace_broker.cluster.deliveries import Deliveries
-from millrace_broker.cluster.isr_requests import IsrRequests
 from millrace_broker.cluster.opened_metadata import OpenedMetadata
 from millrace_broker.cluster.own_registration import OwnRegistration
 from millrace_broker.cluster.process_watch import ProcessWatch
@@ -144,7 +144,7 @@ class Member:
             config, clock.now_ms, executors.administer, deliveries.deliver, deliveries.take_brokers
         )
         self.controller_requests: Final = ControllerRequests(config, peers, self.controlling)
-        self._isr_requests: Final = IsrRequests(
+        self._alter_partitions: Final = AlterPartitionManager(
             lambda changes: self.controller_requests.alter_partitions(self.broker_epoch, changes)
         )
         live.subscribe(lambda current: executors.on_loop(self.controlling.take_config, current))
@@ -193,7 +193,7 @@ class Member:
         time.
         """
         self._node = self._broker_node(endpoints, self._config)
-        self._replicas.alter_partition = self._isr_requests.alter
+        self._replicas.alter_partition = self._alter_partitions.alter
         self.controlling.start()
         await self._begin(self._coordination.session)
         try:
@@ -240,7 +240,7 @@ class Member:
     async def _fence(self) -> None:
         """Stop leading, because the controller considers this broker dead and elects other leaders."""
         await self._replicas.fence()
-        await self._isr_requests.fence()
+        await self._alter_partitions.fence()
 
     async def _catch_up(self) -> None:
         """Read topics and configurations again, because changes may have been missed."""
@@ -306,7 +306,7 @@ class Member:
                     await asyncio.sleep(config.controlled_shutdown_retry_backoff_ms / 1000)
                 if await self._shut_down():
                     break
-        await self._isr_requests.close()
+        await self._alter_partitions.close()
 
     async def _shut_down(self) -> bool:
         try:
@@ -341,7 +341,7 @@ class Member:
             await asyncio.gather(self._renewing, return_exceptions=True)
         await self._registration.close()
         await self._process_watch.close()
-        await self._isr_requests.close()
+        await self._alter_partitions.close()
         await self.controlling.close()
         self.topics.close()
         await self._run(self._metadata.close)

@@ -9,7 +9,7 @@ Pure:
 * ``requests``                   LeaderAndIsr, UpdateMetadata, StopReplica, merged per broker
 * ``context``, ``model``         the controller's state of the cluster
 * ``partition_states``, ``replica_states``, ``elections``
-* ``deletion``, ``reassignment``, ``isr_changes``, ``balancing``
+* ``deletion``, ``reassignment``, ``alter_partition``, ``balancing``
 * ``statistics``                 metrics of the cluster
 
 With input and output:

@@ -17,6 +17,7 @@ from millrace.errors import (
     NotControllerError,
     UnknownTopicOrPartitionError,
 )
+from millrace_broker.controller.alter_partition import IsrAnswers, alter_isrs, check_broker_epoch
 from millrace_broker.controller.balancing import to_be_balanced
 from millrace_broker.controller.context import ControllerContext, ElectionCounts
 from millrace_broker.controller.deletion import (
@@ -38,7 +39,6 @@ from millrace_broker.controller.effects import (
     TopicsFound,
 )
 from millrace_broker.controller.elections import Occasion
-from millrace_broker.controller.isr_changes import IsrAnswers, alter_isrs, check_broker_epoch
 from millrace_broker.controller.model import LiveBroker, PartitionReplica, PartitionState, ReplicaState
 from millrace_broker.controller.partition_states import Failures, bring_online, change_partitions
 from millrace_broker.controller.reassignment import reassign, resume_reassignments

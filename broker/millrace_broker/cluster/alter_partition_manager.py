@@ -36,7 +36,7 @@ Send = Callable[[Changes], Awaitable[Mapping[TopicPartition, Leadership | Millra
 """Sends changes to the controller; raises ``MillraceError`` if the controller does not answer."""
 
 
-class IsrRequests:
+class AlterPartitionManager:
     """The ISR changes of this broker's leaders. For the event loop's thread."""
 
     def __init__(self, send: Send) -> None:

@@ -18,7 +18,7 @@ from millrace.errors import (
     NotLeaderError,
     StaleBrokerEpochError,
 )
-from millrace_broker.cluster.isr_requests import IsrRequests
+from millrace_broker.cluster.alter_partition_manager import AlterPartitionManager
 from millrace_broker.decisions import IsrChange, Leadership, TopicPartition
 
 ONE, TWO = TopicPartition("t", 1), TopicPartition("t", 2)
@@ -54,7 +54,7 @@ class Controller:
 def test_isr_changes_during_a_request_go_into_the_next_one() -> None:
     async def scenario() -> None:
         controller = Controller()
-        requests = IsrRequests(controller.send)
+        requests = AlterPartitionManager(controller.send)
         controller.gate.clear()
         first = asyncio.create_task(requests.alter(ONE, change(1)))
         while not controller.asked:
@@ -75,7 +75,7 @@ def test_it_is_repeated_until_a_controller_answers_and_each_gets_its_own_answer(
         controller = Controller()
         controller.failures = [NotControllerError("moved"), NotControllerError("moved")]
         controller.refused = {TWO}
-        requests = IsrRequests(controller.send)
+        requests = AlterPartitionManager(controller.send)
         good, bad = await asyncio.gather(
             requests.alter(ONE, change(1)), requests.alter(TWO, change(1)), return_exceptions=True
         )
@@ -91,7 +91,7 @@ def test_waiting_callers_get_the_end_of_the_broker() -> None:
     async def scenario() -> None:
         controller = Controller()
         controller.gate.clear()
-        requests = IsrRequests(controller.send)
+        requests = AlterPartitionManager(controller.send)
         waiting = asyncio.create_task(requests.alter(ONE, change(1)))
         while not controller.asked:
             await asyncio.sleep(0)
@@ -109,7 +109,7 @@ def test_requests_of_a_fenced_broker_are_not_repeated_under_its_next_broker_epoc
     async def scenario() -> None:
         controller = Controller()
         controller.failures = [StaleBrokerEpochError("the registration was removed")]
-        requests = IsrRequests(controller.send)
+        requests = AlterPartitionManager(controller.send)
         under_way = asyncio.create_task(requests.alter(ONE, change(1, 2)))
         while not controller.asked:
             await asyncio.sleep(0)
