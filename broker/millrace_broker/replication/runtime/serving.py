@@ -32,8 +32,13 @@ from millrace_broker.quotas import Lease, parked
 from millrace_broker.replication.core import EpochEnd, LeaderOutcome
 from millrace_broker.replication.core.truncation import find_divergence
 from millrace_broker.replication.runtime.delayed_produce import DelayedProduce
+from millrace_broker.replication.runtime.fetch_sessions import (
+    TOLD_NOTHING,
+    FetchSessions,
+    FollowerFetch,
+    FollowerSession,
+)
 from millrace_broker.replication.runtime.hosted import HostedReplica
-from millrace_broker.replication.runtime.sessions import TOLD_NOTHING, FetchSessions, FollowerFetch, FollowerSession
 from millrace_broker.replication.runtime.throttles import Throttles
 from millrace_broker.replication.runtime.wire import changed_fetches, forgotten_fetches
 from millrace_broker.runtime import Executors

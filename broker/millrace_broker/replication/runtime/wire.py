@@ -15,7 +15,7 @@ from millrace.protocol.item_errors import error_in
 from millrace_broker.purgatory import PartitionKey
 from millrace_broker.replication.core import EpochEnd, SessionRequest
 from millrace_broker.replication.core.follower import AskEpochEnd, AskLogBounds
-from millrace_broker.replication.runtime.sessions import FollowerFetch
+from millrace_broker.replication.runtime.fetch_sessions import FollowerFetch
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from millrace.errors import FetchSessionIdNotFoundError, InvalidFetchSessionEpochError
 from millrace_broker.replication.core import FetchFrom, FetchSession
-from millrace_broker.replication.runtime.sessions import TOLD_NOTHING, FetchSessions, FollowerFetch
+from millrace_broker.replication.runtime.fetch_sessions import TOLD_NOTHING, FetchSessions, FollowerFetch
 
 Key = tuple[str, int]
 
