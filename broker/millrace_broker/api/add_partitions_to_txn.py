@@ -8,7 +8,7 @@ from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
-from millrace_broker.metadata import rules
+from millrace_broker.metadata import topic_rules
 from millrace_broker.transactions import ProducerIdAndEpoch
 
 
@@ -58,7 +58,7 @@ async def _verify(broker: Broker, request: pb.AddPartitionsToTxnRequest) -> pb.A
 
 def _problem(broker: Broker, name: str, number: int) -> MillraceError | None:
     try:
-        rules.check_not_internal(name)
+        topic_rules.check_not_internal(name)
         if number not in broker.partitions.topic(name).partitions:
             raise UnknownTopicOrPartitionError(f"topic {name} has no partition {number}")
     except MillraceError as error:

@@ -8,7 +8,7 @@ from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
-from millrace_broker.metadata import rules
+from millrace_broker.metadata import topic_rules
 
 
 @authorized("CreatePartitions")
@@ -20,7 +20,7 @@ async def handle(
     for topic in request.topics:
         result = response.results.add(name=topic.name)
         try:
-            rules.check_not_internal(topic.name)
+            topic_rules.check_not_internal(topic.name)
             before = _partitions(broker, topic.name)
             if context.usage is not None:
                 context.usage.check_mutation()

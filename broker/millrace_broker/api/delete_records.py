@@ -9,7 +9,7 @@ from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
-from millrace_broker.metadata import rules
+from millrace_broker.metadata import topic_rules
 
 _HIGH_WATERMARK: Final = -1
 _FAILED: Final = -1
@@ -27,7 +27,7 @@ async def handle(broker: Broker, request: pb.DeleteRecordsRequest, context: Requ
             result = topic_result.partitions.add(partition=wanted.partition)
             try:
                 topic = broker.partitions.topic(topic_offsets.name, topic_offsets.topic_id)
-                rules.check_not_internal(topic.name)
+                topic_rules.check_not_internal(topic.name)
                 partition = broker.partitions.led(topic, wanted.partition)
                 offset = partition.log.high_watermark if wanted.offset == _HIGH_WATERMARK else wanted.offset
                 timeout_s = request.timeout_ms / 1000 or _TIMEOUT_S

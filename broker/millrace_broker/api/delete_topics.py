@@ -8,7 +8,7 @@ from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
-from millrace_broker.metadata import rules
+from millrace_broker.metadata import topic_rules
 
 
 @authorized("DeleteTopics")
@@ -18,7 +18,7 @@ async def handle(broker: Broker, request: pb.DeleteTopicsRequest, context: Reque
     for name in request.names:
         result = response.results.add(name=name)
         try:
-            rules.check_not_internal(name)
+            topic_rules.check_not_internal(name)
             if context.usage is not None:
                 context.usage.check_mutation()
             topic = await broker.executors.administer(broker.changes.delete, name)

@@ -26,7 +26,7 @@ from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.config.log_levels import log_levels
-from millrace_broker.metadata import rules
+from millrace_broker.metadata import topic_rules
 
 _DYNAMIC_TOPIC = "DYNAMIC_TOPIC_CONFIG"
 _DYNAMIC_CLIENT_METRICS = "DYNAMIC_CLIENT_METRICS_CONFIG"
@@ -65,7 +65,7 @@ async def entries_of(broker: Broker, resource: pb.ConfigResource) -> Iterable[pb
             await broker.executors.administer(broker.client_metrics.overrides, resource.name)
         )
     if resource.type == pb.TOPIC:
-        rules.check_topic_name(resource.name)
+        topic_rules.check_topic_name(resource.name)
         await broker.partitions.find_topic(resource.name)
     if is_group(resource):
         return _group_entries(broker, resource.name)

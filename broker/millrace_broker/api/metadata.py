@@ -18,7 +18,7 @@ from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
-from millrace_broker.metadata import PartitionInfo, TopicInfo, TopicSpec, rules
+from millrace_broker.metadata import PartitionInfo, TopicInfo, TopicSpec, topic_rules
 from millrace_broker.metadata.topics import LEADER_NONE
 from millrace_broker.quotas import Usage
 
@@ -54,7 +54,7 @@ async def handle(broker: Broker, request: pb.MetadataRequest, context: RequestCo
 
 async def _find(broker: Broker, name: str, usage: Usage | None, *, may_create: bool) -> TopicInfo:
     if name not in broker.catalog.topics:
-        rules.check_topic_name(name)
+        topic_rules.check_topic_name(name)
     try:
         return await broker.partitions.find_topic(name)
     except UnknownTopicOrPartitionError:

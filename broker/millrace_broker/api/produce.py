@@ -40,7 +40,7 @@ from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.log import AppendResult, ProducedBatches
 from millrace_broker.log.transaction_guards import guard_transaction
-from millrace_broker.metadata import rules
+from millrace_broker.metadata import topic_rules
 from millrace_broker.replication.runtime import ServedPartition
 from millrace_broker.transactions import ProducerIdAndEpoch
 
@@ -158,7 +158,7 @@ async def _append(broker: Broker, request: Producing, data: PartitionAppend) -> 
     try:
         topic = broker.partitions.topic(data.topic, data.topic_id)
         if not (request.writes_audit and topic.name == AUDIT_TOPIC):
-            rules.check_not_internal(topic.name)
+            topic_rules.check_not_internal(topic.name)
         partition = broker.partitions.led(topic, data.partition)
         batches = await check_records(
             broker.executors,

@@ -1,6 +1,7 @@
 """Broker's metadata: topics and their changes, brokers, producer ids.
 
-``topics`` has the data types, ``catalog`` the current snapshot, ``changes`` the only writer, ``rules`` the checks.
+``topics`` has the data types, ``catalog`` the current snapshot, ``changes`` the only writer.
+``topic_rules`` checks names, partition counts and options.
 ``assignment`` assigns replicas to brokers. ``record_codecs`` converts records of Kafka clients for typed topics.
 ``gone_topics`` reports deleted topics, and ``topic_keys`` gives their keys to the log cleaner.
 """

@@ -24,7 +24,7 @@ from millrace.coordination.nodes import SchemaNode, TopicNode, TypedTopicNode
 from millrace.errors import UnknownTopicOrPartitionError
 from millrace_broker.decisions import LEADER_DURING_DELETE, LeaderAndIsrState, UpdateMetadataRequest, by_topic
 from millrace_broker.metadata.config_nodes import read_config
-from millrace_broker.metadata.rules import effective_config, is_topic_name
+from millrace_broker.metadata.topic_rules import effective_config, is_topic_name
 from millrace_broker.metadata.topics import LEADER_NONE, PartitionInfo, SchemaVersion, TopicInfo
 
 _Partitions = dict[int, PartitionInfo]

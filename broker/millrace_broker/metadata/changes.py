@@ -41,7 +41,7 @@ from millrace.errors import (
     UnknownTopicOrPartitionError,
 )
 from millrace.ids import id_text
-from millrace_broker.metadata import registration, rules
+from millrace_broker.metadata import registration, topic_rules
 from millrace_broker.metadata.assignment import (
     Assignment,
     BrokerRack,
@@ -172,7 +172,7 @@ class TopicChanges:
 
     def _topic(self, name: str) -> TopicInfo:
         """Return a topic, even if this broker has not been notified of it. Raises ``UnknownTopicOrPartitionError``."""
-        if name not in self._catalog.topics and rules.is_topic_name(name):
+        if name not in self._catalog.topics and topic_rules.is_topic_name(name):
             self._catalog.refresh(name)
         return self._catalog.topic(name)
 
@@ -185,7 +185,7 @@ class TopicChanges:
                 f"topic {name} has {present} partitions, so {count} would add none: partitions can only be added"
             )
         others = self._catalog.partition_count - present
-        rules.check_partition_count(count, present=others, most=self._config.max_partitions)
+        topic_rules.check_partition_count(count, present=others, most=self._config.max_partitions)
         if node.adding or node.removing:
             raise ReassignmentInProgressError(
                 f"topic {name} is being reassigned: wait until the reassignment ends, or cancel it"
@@ -223,9 +223,9 @@ class TopicChanges:
         If this raises ``InvalidTopicError``, ``UnknownTopicOrPartitionError``, ``InvalidRequestError`` or
         ``InvalidConfigError``, nothing has changed.
         """
-        rules.check_topic_name(name)
+        topic_rules.check_topic_name(name)
         check_option_changes(f"topic {name}", values, removals)
-        rules.check_option_names(removals)
+        topic_rules.check_option_names(removals)
         topic = self._catalog.written(name)
         try:
             alter_options(
@@ -249,15 +249,15 @@ class TopicChanges:
     def _check_config(self, topic: TopicInfo, before: Mapping[str, str], after: Mapping[str, str]) -> None:
         """Raise ``InvalidConfigError`` unless a topic's options may change from ``before`` to ``after``."""
         defaults, is_typed = self._catalog.defaults, topic.is_typed
-        present = rules.effective_config(defaults, before, is_typed=is_typed)
-        config = rules.effective_config(defaults, after, is_typed=is_typed)
-        rules.check_compaction(topic.name, config, is_typed=is_typed, key_columns=topic.key_columns)
+        present = topic_rules.effective_config(defaults, before, is_typed=is_typed)
+        config = topic_rules.effective_config(defaults, after, is_typed=is_typed)
+        topic_rules.check_compaction(topic.name, config, is_typed=is_typed, key_columns=topic.key_columns)
         schema = (
             topic.schemas[-1].schema if is_typed and config.kafka_value_format is not KafkaValueFormat.NONE else None
         )
-        rules.check_payload_format(topic.name, config, schema, topic.key_columns)
+        topic_rules.check_payload_format(topic.name, config, schema, topic.key_columns)
         enabled = self._config.remote_log_storage_system_enable
-        rules.check_remote_storage(topic.name, present, config, is_system_enabled=enabled)
+        topic_rules.check_remote_storage(topic.name, present, config, is_system_enabled=enabled)
 
     def evolve_schema(
         self, name: str, arrow_schema: bytes, *, validate_only: bool = False, compatibility: str = ""
@@ -278,9 +278,9 @@ class TopicChanges:
             present = topic.schemas[-1]
             mode = topic.config.schema_compatibility
             if validate_only and compatibility:
-                mode = rules.compatibility(compatibility)
+                mode = topic_rules.compatibility(compatibility)
             check_evolution([version.schema for version in topic.schemas], new, mode, topic.key_columns)
-            rules.check_payload_format(name, topic.config, new, topic.key_columns)
+            topic_rules.check_payload_format(name, topic.config, new, topic.key_columns)
             if new.equals(present.schema):
                 self._catalog.refresh(name)
                 return present
@@ -311,20 +311,20 @@ class TopicChanges:
         return replace(new, id=schema_id)
 
     def _check_new(self, spec: TopicSpec) -> Assignment:
-        rules.check_topic_name(spec.name)
+        topic_rules.check_topic_name(spec.name)
         if spec.name in self._catalog.topics:
             raise TopicExistsError(f"topic {spec.name} already exists")
         if self._coordination.exists(paths.delete_topic_path(spec.name)) is not None:
             raise TopicExistsError(f"topic {spec.name} is being deleted: its files could not be removed yet")
-        rules.check_collision(spec.name, self._catalog.topics)
+        topic_rules.check_collision(spec.name, self._catalog.topics)
         assignment = self._assignment(spec)
         is_typed = bool(spec.arrow_schema)
-        config = rules.effective_config(self._catalog.defaults, spec.configs, is_typed=is_typed)
-        rules.check_compaction(spec.name, config, is_typed=is_typed, key_columns=spec.key_columns)
+        config = topic_rules.effective_config(self._catalog.defaults, spec.configs, is_typed=is_typed)
+        topic_rules.check_compaction(spec.name, config, is_typed=is_typed, key_columns=spec.key_columns)
         enabled = self._config.remote_log_storage_system_enable
-        rules.check_remote_storage(spec.name, None, config, is_system_enabled=enabled)
+        topic_rules.check_remote_storage(spec.name, None, config, is_system_enabled=enabled)
         schema = _checked_schema(spec)
-        rules.check_payload_format(spec.name, config, schema, spec.key_columns)
+        topic_rules.check_payload_format(spec.name, config, schema, spec.key_columns)
         return assignment
 
     def _assignment(self, spec: TopicSpec) -> Assignment:
@@ -336,12 +336,12 @@ class TopicChanges:
                     "the request assigns replicas: leave out the numbers of partitions and replicas"
                 )
             check_assignment(spec.assignment, [each.broker_id for each in brokers])
-            rules.check_partition_count(len(spec.assignment), present=present, most=most)
+            topic_rules.check_partition_count(len(spec.assignment), present=present, most=most)
             return dict(spec.assignment)
         partitions = self._config.num_partitions if spec.partitions == -1 else spec.partitions
-        rules.check_partition_count(partitions, present=present, most=most)
+        topic_rules.check_partition_count(partitions, present=present, most=most)
         factor = self._config.default_replication_factor if spec.replication_factor == -1 else spec.replication_factor
-        rules.check_replication_factor(factor, len(brokers))
+        topic_rules.check_replication_factor(factor, len(brokers))
         return assign_replicas(brokers, partitions, factor)
 
     def _topic_nodes(self, spec: TopicSpec, topic_id: uuid.UUID, assignment: Assignment) -> list[Operation]:
