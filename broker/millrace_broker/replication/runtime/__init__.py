@@ -4,7 +4,7 @@
 * ``hosted``           one replica: its state machine and its log
 * ``replica_logs``     the logs of the replicas that the controller names
 * ``isr_changes``      ISR changes that leaders ask the controller for
-* ``fetch_sessions``         fetch sessions of followers; a request names only changed partitions (KIP-227)
+* ``fetch_sessions``   fetch sessions of followers; a request names only changed partitions (KIP-227)
 * ``serving``          answers to follower fetches
 * ``replica_fetchers`` the tasks that fetch from other brokers, several for each source broker
 * ``applying``         effects of a follower's state machine on its log
