@@ -36,15 +36,9 @@ from pyspark_millrace.options.source import IsolationLevel
 from pyspark_millrace.origin import QueryOrigin, with_origin
 from pyspark_millrace.partition_key import PartitionKey
 from pyspark_millrace.planning.backlog import Backlog
+from pyspark_millrace.planning.data_loss import LossReport, losses_between, truncated
 from pyspark_millrace.planning.log_divergence import epochs_of_replaced_leaders, epochs_to_look_up, find_partings
-from pyspark_millrace.planning.offsets import (
-    LossReport,
-    OffsetRange,
-    StreamOffsets,
-    losses_between,
-    ranges_between,
-    truncated,
-)
+from pyspark_millrace.planning.offsets import OffsetRange, StreamOffsets, ranges_between
 from pyspark_millrace.planning.splits import STREAM_SIZING
 from pyspark_millrace.planning.tombstones import late_for_tombstones
 from pyspark_millrace.reading.references import plan_references, references

@@ -9,7 +9,8 @@ from typing import Final, Protocol
 
 from pyspark_millrace.partition_key import PartitionKey
 from pyspark_millrace.planning.admission import admit, admit_bytes
-from pyspark_millrace.planning.offsets import LossReport, OffsetRange
+from pyspark_millrace.planning.data_loss import LossReport
+from pyspark_millrace.planning.offsets import OffsetRange
 from pyspark_millrace.planning.splits import Extent, total_bytes
 
 _PIECES: Final = 4

@@ -35,15 +35,8 @@ from pyspark_millrace.options.source import (
     TopicPattern,
 )
 from pyspark_millrace.partition_key import PartitionKey
-from pyspark_millrace.planning.offsets import (
-    LossReport,
-    OffsetRange,
-    clip_to_log,
-    gone,
-    recreated,
-    truncated,
-    why_removed,
-)
+from pyspark_millrace.planning.data_loss import LossReport, clip_to_log, gone, recreated, truncated, why_removed
+from pyspark_millrace.planning.offsets import OffsetRange
 from pyspark_millrace.planning.splits import Extent, PlannedSplit
 from pyspark_millrace.planning.topics import TopicSet, check_same_schemas
 

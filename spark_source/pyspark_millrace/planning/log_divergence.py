@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pyspark_millrace.partition_key import PartitionKey
-from pyspark_millrace.planning.offsets import Loss, LossReport, StreamOffsets
+from pyspark_millrace.planning.data_loss import Loss, LossReport
+from pyspark_millrace.planning.offsets import StreamOffsets
 
 
 def epochs_to_look_up(since: StreamOffsets, newest: StreamOffsets) -> dict[PartitionKey, int]:

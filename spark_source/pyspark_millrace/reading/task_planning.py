@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from millrace.processors import processor_count
+from pyspark_millrace.planning.data_loss import LossReport
 from pyspark_millrace.planning.narrowing import within_offsets, within_times
-from pyspark_millrace.planning.offsets import LossReport, OffsetRange
+from pyspark_millrace.planning.offsets import OffsetRange
 from pyspark_millrace.planning.splits import (
     LATE_SPLITS_LARGER,
     Extent,

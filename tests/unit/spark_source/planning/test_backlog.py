@@ -14,7 +14,8 @@ import pytest
 from pyspark_millrace.partition_key import PartitionKey
 from pyspark_millrace.planning.admission import first_bytes
 from pyspark_millrace.planning.backlog import Backlog
-from pyspark_millrace.planning.offsets import LossReport, OffsetRange
+from pyspark_millrace.planning.data_loss import LossReport
+from pyspark_millrace.planning.offsets import OffsetRange
 from pyspark_millrace.planning.splits import Extent
 from pyspark_millrace.planning.tombstones import late_for_tombstones
 

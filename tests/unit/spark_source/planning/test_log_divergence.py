@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from millrace.errors import OffsetsLostError
 from pyspark_millrace.partition_key import PartitionKey
+from pyspark_millrace.planning.data_loss import LossReport
 from pyspark_millrace.planning.log_divergence import (
     epochs_of_replaced_leaders,
     epochs_to_look_up,
     find_partings,
 )
-from pyspark_millrace.planning.offsets import LossReport, StreamOffsets, ranges_between
+from pyspark_millrace.planning.offsets import StreamOffsets, ranges_between
 
 KEY = PartitionKey("t", 0)
 ID = uuid.UUID(int=7)
