@@ -79,13 +79,13 @@ if TYPE_CHECKING:
     from millrace_streams.compiler import compile_topology, explain
     from millrace_streams.queries import open_state
     from millrace_streams.runners.batch import BatchResult, run_batch
-    from millrace_streams.runners.driver import TestRecord, TopologyTestDriver
     from millrace_streams.runners.streaming_query import run_stream
+    from millrace_streams.runners.topology_test_driver import TestRecord, TopologyTestDriver
 
 _LATE = {
     "BatchResult": "millrace_streams.runners.batch",
-    "TestRecord": "millrace_streams.runners.driver",
-    "TopologyTestDriver": "millrace_streams.runners.driver",
+    "TestRecord": "millrace_streams.runners.topology_test_driver",
+    "TopologyTestDriver": "millrace_streams.runners.topology_test_driver",
     "compile_topology": "millrace_streams.compiler",
     "explain": "millrace_streams.compiler",
     "open_state": "millrace_streams.queries",

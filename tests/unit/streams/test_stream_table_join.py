@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace_streams import StreamsBuilder, TopologyTestDriver
-from millrace_streams.runners.driver import TestRecord
+from millrace_streams.runners.topology_test_driver import TestRecord
 
 cells = st.sampled_from([None, "a", "b", "c"])
 BEFORE = {"a": "A", "b": "B"}

@@ -26,9 +26,9 @@ from millrace_streams.frames.evaluation import polars_schema
 from millrace_streams.graph import DeltaSinkNode, Node, RepartitionNode, SinkNode, TopicSinkNode, Topology
 from millrace_streams.layout import TopicShape
 from millrace_streams.processors import Record
-from millrace_streams.runners.driver_stores import entries_of, frame_of, view_of_store
 from millrace_streams.runners.output import address, gone, newest_rows
 from millrace_streams.runners.topic_rows import OpaqueRows
+from millrace_streams.runners.topology_test_driver_stores import entries_of, frame_of, view_of_store
 from millrace_streams.steps.batch import HEADERS, TIMESTAMP, TOMBSTONE, TOPIC, Batch
 from millrace_streams.steps.flow import ROOT, Flow, Origin, interleave
 from millrace_streams.steps.operator import AnyStore
