@@ -2,10 +2,10 @@
 
 The stages are: graph → checked graph → rewritten graph → physical plan.
 
-``check`` gives every edge its layout and refuses invalid topologies (``beginnings``: initializers of the wrong type).
+``check`` gives every edge its layout and refuses invalid topologies (``initializers``: initializers of the wrong type).
 ``rewrite`` reduces the columns and rows that are read and passed on. ``plan`` separates the work of the readers from
 the work per bucket. ``stages`` cuts the latter at repartitions (by ``stage_numbers``). ``explain`` describes the plan
-in ``words``.
+in ``node_texts``.
 """
 
 from millrace_streams.compiler.check import CheckedTopology, check

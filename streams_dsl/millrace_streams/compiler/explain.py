@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from millrace_streams.compiler.node_texts import text_of
 from millrace_streams.compiler.plan import Plan, SourceReader
 from millrace_streams.compiler.stages import Stage, stages_of, stateless
-from millrace_streams.compiler.words import words_of
 from millrace_streams.steps import Operator
 
 
@@ -53,4 +53,4 @@ def _operators(operators: tuple[Operator, ...]) -> Iterator[str]:
     if not operators:
         yield "  nothing"
     for operator in operators:
-        yield f"  {operator.node.name}: {words_of(operator.node, operator)}"
+        yield f"  {operator.node.name}: {text_of(operator.node, operator)}"

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from millrace_streams.compiler.beginnings import check_beginnings
 from millrace_streams.compiler.check import CheckedTopology, check
 from millrace_streams.compiler.forks import forks_of
+from millrace_streams.compiler.initializers import check_initializers
 from millrace_streams.compiler.rewrite import rewrite
 from millrace_streams.compiler.stream_time import advancing, in_order
 from millrace_streams.compiler.tables import history_of, looked_up, store_of
@@ -140,7 +140,7 @@ def compile_topology(topology: Topology, shapes: Mapping[str, TopicShape]) -> Pl
     Raises ``TopologyError`` for an invalid topology and ``UnsupportedTopologyError`` for an unsupported one.
     """
     checked = check(topology, shapes)
-    check_beginnings(checked)
+    check_initializers(checked)
     return plan(rewrite(checked))
 
 

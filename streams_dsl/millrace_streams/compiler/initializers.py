@@ -17,7 +17,7 @@ from millrace_streams.layout import Layout
 from millrace_streams.steps.results import MISFITS
 
 
-def check_beginnings(checked: CheckedTopology) -> None:
+def check_initializers(checked: CheckedTopology) -> None:
     """Refuse initializers whose value does not fit. Raises ``TopologyError`` naming the node."""
     for node in checked.topology.nodes:
         initializers: set[Callable[[], Any] | None] = set()
@@ -32,16 +32,16 @@ def check_beginnings(checked: CheckedTopology) -> None:
 
 def _check(node: str, initializer: Callable[[], Any], layout: Layout) -> None:
     try:
-        begun = initializer()
+        value = initializer()
     except Exception as error:
         raise TopologyError(f"{node}: the initializer raised {type(error).__name__}: {error}") from error
-    if begun is None:
+    if value is None:
         return
     try:
-        value_columns_of(layout, [begun])
+        value_columns_of(layout, [value])
     except MISFITS as error:
         columns = [f"{name} {layout.schema.field(name).type}" for name in layout.value_columns]
         raise TopologyError(
-            f"{node}: the initializer gives {begun!r}, which does not fit {', '.join(columns)}: give the type of the "
+            f"{node}: the initializer gives {value!r}, which does not fit {', '.join(columns)}: give the type of the "
             "aggregate, value=..."
         ) from error
