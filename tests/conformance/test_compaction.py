@@ -21,7 +21,7 @@ import pyarrow as pa
 import pytest
 
 from millrace.config.topic import TopicConfig
-from millrace.records import BatchEntry, MessageEntry, read_file_entries
+from millrace.records import BatchEntry, MessageEntry, read_entries
 from millrace.segments.names import LOG, segment_file_name
 from millrace.segments.transaction_index import AbortedTransaction
 from millrace_broker.log import OsFiles, PartitionLog
@@ -91,11 +91,11 @@ class BareSegment:
         return self.path.stat().st_mtime_ns // 1_000_000
 
     def largest_time_ms(self) -> int:
-        times = [entry.max_timestamp_ms for entry in read_file_entries(self.path.read_bytes())]
+        times = [entry.max_timestamp_ms for entry in read_entries(self.path.read_bytes())]
         return max(times, default=-1) if max(times, default=-1) >= 0 else self.modified_ms()
 
     def first_time_ms(self) -> int:
-        return next((entry.max_timestamp_ms for entry in read_file_entries(self.path.read_bytes())), -1)
+        return next((entry.max_timestamp_ms for entry in read_entries(self.path.read_bytes())), -1)
 
 
 @dataclass
@@ -259,7 +259,7 @@ def check_log(directory: Path, kafkas: Path, wanted: Expectation) -> None:
 
 
 def entries(path: Path) -> list[BatchEntry | MessageEntry]:
-    return list(read_file_entries(path.read_bytes()))
+    return list(read_entries(path.read_bytes()))
 
 
 def raw(path: Path, entry: BatchEntry | MessageEntry) -> bytes:

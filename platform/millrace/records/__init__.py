@@ -58,12 +58,9 @@ from millrace.records.header import (
 )
 from millrace.records.message_set import (
     BatchEntry,
-    LogEntry,
     MessageEntry,
     build_entries,
     read_entries,
-    read_file_entries,
-    sound_prefix_bytes,
 )
 from millrace.records.recompression import carried_over, recompress_batch
 from millrace.records.row_columns import usual_times, usual_times_together
@@ -107,7 +104,6 @@ __all__ = [
     "DecodedBatch",
     "EndTransactionMarker",
     "Headers",
-    "LogEntry",
     "MessageEntry",
     "ReadableBuffer",
     "Record",
@@ -138,7 +134,6 @@ __all__ = [
     "read_end_marker",
     "read_entries",
     "read_entry_header",
-    "read_file_entries",
     "read_header",
     "read_rows",
     "read_statistics",
@@ -149,7 +144,6 @@ __all__ = [
     "seal",
     "sequence_of",
     "set_max_timestamp",
-    "sound_prefix_bytes",
     "stamp_append_time",
     "usual_times",
     "usual_times_together",

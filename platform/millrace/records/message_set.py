@@ -1,17 +1,16 @@
-"""Readers of logs of any Kafka format, magic 0 to 2, like Kafka's own.
+"""Reader and writer of logs of any Kafka format, magic 0 to 2, like Kafka's ``MemoryRecords``.
 
-Conversion and tools that show damaged logs use them for files from Kafka. millrace's own logs have magic 2 only; they
-are read with ``scan`` and ``decoding``. Kafka has two readers that detect different errors, and both are needed for
-the same results: ``MemoryRecords`` reads memory, and ``FileRecords`` reads files and is the base of recovery.
+Conversion, compaction and tools that show damaged logs use them for files from Kafka. millrace's own logs have magic 2
+only; they are read with ``scan`` and ``decoding``.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Final, Protocol
+from typing import Final
 
-from millrace.errors import CorruptBatchError, InvalidRecordError, UnsupportedForFormatError
+from millrace.errors import CorruptBatchError, UnsupportedForFormatError
 from millrace.records.compression import DECOMPRESSED_BYTES_MAX, Compression
 from millrace.records.header import (
     CHECKED_FROM,
@@ -39,44 +38,6 @@ _THROUGH_MAGIC_BYTES: Final = 17
 _INT_MAX: Final = 2**31 - 1
 
 
-class LogEntry(Protocol):
-    """One entry of a log: a batch of magic 2, or a message of magic 0 or 1, which may be a wrapper."""
-
-    position: int
-    size_bytes: int
-    magic: int
-
-    @property
-    def crc_is_valid(self) -> bool:
-        """Whether the entry has a valid size for its format and a valid checksum."""
-
-    @property
-    def compression(self) -> Compression:
-        """Compression of the records; raises ``UnsupportedCompressionError`` for unknown numbers."""
-
-    @property
-    def timestamp_type(self) -> TimestampType | None:
-        """Origin of the timestamps; ``None`` in magic 0."""
-
-    @property
-    def base_offset(self) -> int:
-        """Offset of the first record. A wrapper must be read for it, which can raise the errors of ``records``."""
-
-    @property
-    def last_offset(self) -> int:
-        """Offset of the last record."""
-
-    @property
-    def max_timestamp_ms(self) -> int:
-        """Largest timestamp, -1 in magic 0."""
-
-    def check(self) -> None:
-        """Raise ``CorruptBatchError`` unless size and checksum are valid; the records are not checked."""
-
-    def records(self, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Record]:
-        """Read the records; raises ``CorruptBatchError`` or ``InvalidRecordError`` at the first invalid record."""
-
-
 class BatchEntry:
     """A batch of magic 2.
 
@@ -101,36 +62,36 @@ class BatchEntry:
 
     @property
     def crc_is_valid(self) -> bool:
-        """See ``LogEntry``."""
+        """Whether the entry has a valid size for its format and a valid checksum."""
         return self.size_bytes >= HEADER_BYTES and checksum(self._buffer.slice(CHECKED_FROM)) == self._field("crc")
 
     @property
     def compression(self) -> Compression:
-        """See ``LogEntry``."""
+        """Compression of the records; raises ``UnsupportedCompressionError`` for unknown numbers."""
         return Compression.of(self._field("attributes") & 0x07)
 
     @property
     def timestamp_type(self) -> TimestampType:
-        """See ``LogEntry``."""
+        """Origin of the timestamps."""
         return TimestampType.LOG_APPEND_TIME if self._field("attributes") & 0x08 else TimestampType.CREATE_TIME
 
     @property
     def base_offset(self) -> int:
-        """See ``LogEntry``."""
+        """Offset of the first record."""
         return self._field("base_offset")
 
     @property
     def last_offset(self) -> int:
-        """See ``LogEntry``."""
+        """Offset of the last record."""
         return self._field("base_offset") + self._field("last_offset_delta")
 
     @property
     def max_timestamp_ms(self) -> int:
-        """See ``LogEntry``."""
+        """Largest timestamp."""
         return self._field("max_timestamp")
 
     def check(self) -> None:
-        """See ``LogEntry``."""
+        """Raise ``CorruptBatchError`` unless size and checksum are valid; the records are not checked."""
         if self.size_bytes < HEADER_BYTES:
             raise CorruptBatchError(
                 f"batch at position {self.position} has {self.size_bytes} bytes, but a header has 61"
@@ -139,7 +100,10 @@ class BatchEntry:
             raise CorruptBatchError(f"batch at position {self.position} fails its checksum")
 
     def records(self, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Record]:
-        """See ``LogEntry``; raises ``UnsupportedForFormatError`` for a columnar batch, which ``decode_batch`` reads."""
+        """Read the records. Raises ``CorruptBatchError`` or ``InvalidRecordError`` at the first invalid record.
+
+        Raises ``UnsupportedForFormatError`` for a columnar batch, which ``decode_batch`` reads.
+        """
         if self.header.is_columnar:
             raise UnsupportedForFormatError(f"batch at position {self.position} is columnar: decode it to Arrow")
         yield from read_rows(self._buffer, 0, self.header, max_bytes=max_bytes)
@@ -154,7 +118,7 @@ class BatchEntry:
 
 
 class MessageEntry:
-    """A message of magic 0 or 1."""
+    """A message of magic 0 or 1, which may be a wrapper of others."""
 
     def __init__(self, buffer: ReadableBuffer, position: int, size_bytes: int) -> None:
         data = as_arrow_buffer(buffer).slice(position, size_bytes).to_pybytes()
@@ -166,41 +130,41 @@ class MessageEntry:
 
     @property
     def crc_is_valid(self) -> bool:
-        """See ``LogEntry``."""
+        """Whether the entry has a valid size for its format and a valid checksum."""
         return self.message.crc_is_valid
 
     @property
     def compression(self) -> Compression:
-        """See ``LogEntry``."""
+        """Compression of the records; raises ``UnsupportedCompressionError`` for unknown numbers."""
         return self.message.compression
 
     @property
     def timestamp_type(self) -> TimestampType | None:
-        """See ``LogEntry``."""
+        """Origin of the timestamps; ``None`` in magic 0."""
         return self.message.timestamp_type
 
     @property
     def base_offset(self) -> int:
-        """See ``LogEntry``."""
+        """Offset of the first record. A wrapper must be read for it, which can raise the errors of ``records``."""
         return next(unwrap(self.message)).offset
 
     @property
     def last_offset(self) -> int:
-        """See ``LogEntry``."""
+        """Offset of the last record."""
         return self.message.offset
 
     @property
     def max_timestamp_ms(self) -> int:
-        """See ``LogEntry``."""
+        """Largest timestamp, -1 in magic 0."""
         return self.message.timestamp_ms
 
     def check(self) -> None:
-        """See ``LogEntry``."""
+        """Raise ``CorruptBatchError`` unless size and checksum are valid; the records are not checked."""
         if not self.crc_is_valid:
             raise CorruptBatchError(f"message at position {self.position} fails its checksum")
 
     def records(self, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Record]:
-        """See ``LogEntry``."""
+        """Read the records. Raises ``CorruptBatchError`` or ``InvalidRecordError`` at the first invalid record."""
         for message in unwrap(self.message, max_bytes=max_bytes):
             yield Record(
                 key=message.key,
@@ -232,43 +196,6 @@ def read_entries(buffer: ReadableBuffer) -> Iterator[BatchEntry | MessageEntry]:
             return
         yield (BatchEntry if magic == MAGIC else MessageEntry)(buffer, position, size)
         position += size
-
-
-def read_file_entries(buffer: ReadableBuffer) -> Iterator[BatchEntry | MessageEntry]:
-    """Walk the entries of a log as Kafka walks a file, without a check of the magic or of excessive lengths.
-
-    Raises ``CorruptBatchError`` at an entry whose length is too small (Kafka's ``FileLogInputStream``).
-    """
-    position, end = 0, len(buffer)
-    while position < end - _THROUGH_MAGIC_BYTES:
-        size = LOG_OVERHEAD_BYTES + _length_at(buffer, position)
-        if size > end - position:
-            return
-        magic = _magic_at(buffer, position)
-        yield (BatchEntry if magic >= MAGIC else MessageEntry)(buffer, position, size)
-        position += size
-
-
-def sound_prefix_bytes(buffer: ReadableBuffer, base_offset: int = 0) -> int:
-    """Return the size of the part of a segment file that recovery keeps.
-
-    That part ends before the first entry with a wrong size or checksum. Records are not checked (Kafka's
-    ``LogSegment.recover``). ``base_offset`` is the segment's. Raises ``InvalidRecordError`` for an entry whose offset
-    is outside the segment, because a crash does not cause that damage and truncation would not repair it.
-    """
-    sound = 0
-    try:
-        for entry in read_file_entries(buffer):
-            entry.check()
-            if not 0 <= entry.last_offset - base_offset <= _INT_MAX:
-                raise InvalidRecordError(
-                    f"entry at position {entry.position}: offset {entry.last_offset} does not belong to segment "
-                    f"{base_offset}"
-                )
-            sound = entry.position + entry.size_bytes
-    except CorruptBatchError:
-        return sound  # recovery truncates from here
-    return sound
 
 
 def build_entries(

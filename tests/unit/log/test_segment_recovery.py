@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from millrace.records import Compression, Record, build_entries, read_entries
 from millrace_broker.log.index_builder import IndexBuilder
 from millrace_broker.log.segment_appender import RELATIVE_OFFSET_MAX
 from millrace_broker.log.segment_recovery import SoundPart, check_segment
@@ -141,3 +144,32 @@ def test_other_bytes_are_not_the_beginning_of_a_batch(at: Callable[..., bytes], 
     sound = check(at(100), tail)
     assert (sound.end_offset, sound.is_incomplete) == (101, False)
     assert not check(at(100), at(102)[:-1]).is_incomplete
+
+
+RECORDS = [Record(key=b"k", value=bytes([index]) * index, timestamp_ms=index, offset=index) for index in range(6)]
+MIXED = (
+    build_entries(RECORDS[:2], magic=0)
+    + build_entries(RECORDS[2:4], magic=1, compression=Compression.LZ4)
+    + build_entries(RECORDS[4:], magic=2, compression=Compression.ZSTD)
+)
+"""A log of all formats, as a partition directory from Kafka may hold it."""
+
+
+def kept_bytes(content: bytes) -> int:
+    return check_segment(memoryview(content), IndexBuilder(0, 0), 0, None, is_compacted=False).size_bytes
+
+
+@given(st.integers(0, len(MIXED)))
+def test_the_whole_entries_of_any_format_are_kept(end: int) -> None:
+    ends = [0, *(entry.position + entry.size_bytes for entry in read_entries(MIXED))]
+    assert kept_bytes(MIXED[:end]) == max(whole for whole in ends if whole <= end)
+
+
+@given(st.data())
+def test_a_log_of_any_format_is_cut_at_its_first_damaged_entry(data: st.DataObject) -> None:
+    hit = data.draw(st.sampled_from(list(read_entries(MIXED))))
+    checked_from = 21 if hit.magic == 2 else 17
+    position = data.draw(st.integers(hit.position + checked_from, hit.position + hit.size_bytes - 1))
+    damaged = bytearray(MIXED)
+    damaged[position] ^= 1 << data.draw(st.integers(0, 7))
+    assert kept_bytes(bytes(damaged)) == hit.position
