@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from millrace.errors import MillraceError, OperationNotAttemptedError
 from millrace_broker.decisions import IsrChange, Leadership, TopicPartition
@@ -25,36 +25,27 @@ AlterPartition = Callable[[TopicPartition, IsrChange], Awaitable[Leadership]]
 _ASKED_AGAIN_S: Final = 0.5
 
 
-class LedReplicas(Protocol):
-    """The replicas whose leaders ask for ISR changes, as the replica manager has them."""
-
-    @property
-    def alter_partition(self) -> AlterPartition | None:
-        """The call to the controller; None while this broker knows no controller."""
-        ...
-
-    @property
-    def waiting(self) -> DelayedProduce:
-        """The calls that wait for replicas."""
-        ...
-
-    def now_ms(self) -> int:
-        """Return the time for state machines, in ms."""
-        ...
-
-    def follow(self, replica: HostedReplica, outcome: LeaderOutcome) -> None:
-        """Carry out the consequences of a leader's event."""
-        ...
-
-
 class IsrChanges:
     """Sends ISR changes and passes the answers to the leaders' state machines.
 
     ``shrinks`` and ``expands`` count since the broker's start.
     """
 
-    def __init__(self, replicas: LedReplicas) -> None:
-        self._replicas: Final = replicas
+    def __init__(
+        self,
+        waiting: DelayedProduce,
+        now_ms: Callable[[], int],
+        follow: Callable[[HostedReplica, LeaderOutcome], None],
+        alter_partition: Callable[[], AlterPartition | None],
+    ) -> None:
+        """Take the parts. ``now_ms`` is the time of state machines, ``follow`` carries out a leader's outcome.
+
+        ``alter_partition`` returns the call to the controller, None while this broker knows no controller.
+        """
+        self._waiting: Final = waiting
+        self._now_ms: Final = now_ms
+        self._follow: Final = follow
+        self._alter_partition: Final = alter_partition
         self.shrinks = 0
         self.expands = 0
 
@@ -65,16 +56,16 @@ class IsrChanges:
         while again is not None and replica.machine.role is leader:
             outcome = await self._ask_once(replica, leader, again)
             again = outcome.alter_isr
-            self._replicas.follow(replica, replace(outcome, alter_isr=None))
-            self._replicas.waiting.check(replica.key)  # the ISR may be too small now
+            self._follow(replica, replace(outcome, alter_isr=None))
+            self._waiting.check(replica.key)  # the ISR may be too small now
             if again is not None:
                 await asyncio.sleep(_ASKED_AGAIN_S)
 
     async def _ask_once(self, replica: HostedReplica, leader: Leader, asked: AlterIsr) -> LeaderOutcome:
-        alter = self._replicas.alter_partition
+        alter = self._alter_partition()
         if alter is None:
             unknown = OperationNotAttemptedError("the controller is unknown")
-            return leader.isr_refused(asked, unknown, self._replicas.now_ms())
+            return leader.isr_refused(asked, unknown, self._now_ms())
         change = IsrChange(isr=asked.isr, leader_epoch=asked.leader_epoch, partition_epoch=asked.partition_epoch)
         answer: Leadership | MillraceError
         try:
@@ -85,7 +76,7 @@ class IsrChanges:
         if replica.machine.role is not leader:
             return LeaderOutcome()
         if isinstance(answer, MillraceError):
-            return leader.isr_refused(asked, answer, self._replicas.now_ms())
+            return leader.isr_refused(asked, answer, self._now_ms())
         self.shrinks += len(answer.isr) < len(leader.isr)
         self.expands += len(answer.isr) > len(leader.isr)
-        return leader.isr_altered(answer.isr, answer.leader_epoch, answer.partition_epoch, self._replicas.now_ms())
+        return leader.isr_altered(answer.isr, answer.leader_epoch, answer.partition_epoch, self._now_ms())

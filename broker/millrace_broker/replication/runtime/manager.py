@@ -102,17 +102,17 @@ class ReplicaManager:
         self._controller_epoch = 0
         self._is_first_request = True
         self._is_closed = False
-        self._isr: Final = IsrChanges(self)
         self._deciding: Final = asyncio.Lock()
         self.waiting: Final = DelayedProduce(timer)
         """The calls that wait for replicas."""
+        self.alter_partition: AlterPartition | None = None
+        self._isr: Final = IsrChanges(self.waiting, self.now_ms, self.follow, lambda: self.alter_partition)
         self._service: Final = FollowerService(
             config.replica_lag_time_max_ms, executors=executors, reads=reads, logs=logs, replicas=self
         )
         self._fetchers: Final = Fetchers(config, executors=executors, logs=logs, peers=peers, replicas=self)
         self._alive: frozenset[int] | None = None
         self._tasks: Final = BackgroundTasks()
-        self.alter_partition: AlterPartition | None = None
         self._role_listeners: Final[dict[str, RoleListener]] = {}
         self.throttles: Final = Throttles(config.broker_id, clock.monotonic)
 
