@@ -1,8 +1,8 @@
 """Project modules that the measured processes of our side load.
 
-A process that is started while a recording is active writes the paths of the modules that it imports into a file beside
-its log, and so do the processes that it starts in turn (``import_recorder/sitecustomize.py``). Without an active
-recording processes start as usual.
+A process that is started during a recording writes the paths of its imported modules into a file beside its log. So do
+the processes that it starts (``import_recorder/sitecustomize.py``). Without an active recording processes start as
+usual.
 """
 
 from __future__ import annotations

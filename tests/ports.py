@@ -14,7 +14,8 @@ def free_port() -> int:
     """Return a port for servers of this process and its children.
 
     It is never the local port of an outgoing connection, while its server is down. No other process of a test run gets
-    it before this one ends: a name in Linux's abstract namespace for sockets, which exists once, stands for the port.
+    it before this one ends. The port is reserved by a name in Linux's abstract namespace for sockets, which can exist
+    only once.
     """
     chance = random.SystemRandom()  # all processes of a test run have the same seed
     while not claims(port := chance.randrange(*_BELOW_THOSE_OF_CONNECTIONS)):

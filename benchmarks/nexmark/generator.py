@@ -4,8 +4,8 @@ Every value of an event is a function of the settings and of the event's number,
 separately. The same seed gives the same bytes in chunks of any size. The definition gives the numbers their meaning:
 
 * Of every 50 events the first is a person, then come three auctions, then 46 bids.
-* Ids count people and auctions from 1000 on. An id that an event refers to is that of a *hot* one (the same for a
-  hundred people or auctions) or lies among those lately made or soon to come, so some references are never resolved.
+* Ids count people and auctions from 1000 on. An event refers to a *hot* id (the same for a hundred people or auctions),
+  or to an id that was made lately or will be made soon. So some references are never resolved.
 * Times advance evenly with the numbers. Out of order, events of a group come in a fixed shuffle, with their own times.
 
 There is one difference from Nexmark's generator. That one adds 1000 to a bidder's id twice, so that most bidders do not

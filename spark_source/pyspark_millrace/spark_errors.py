@@ -1,6 +1,6 @@
 """Cause of a failure, extracted from Spark's long error report.
 
-An error in a Python planner or reader reaches the driver as text: the traceback of the Python process, inside the
+An error in a Python planner or reader reaches the driver as text. It is the traceback of the Python process, inside the
 message of a JVM exception, which is often the cause of others. This module finds the sentence with the cause and the
 remedy.
 """

@@ -40,8 +40,8 @@ def consumer(broker: EmbeddedBroker, group: str, **options: Any) -> confluent_ka
 def python_consumer(broker: EmbeddedBroker, topic: str) -> kafka.KafkaConsumer:
     """Create a consumer of kafka-python that begins at the earliest offset, in a group with the topic's name.
 
-    It knows the partitions before it joins. kafka-python 3.0 joins while its request for them is under way, and if it
-    leads the group without them, it assigns nothing and never rejoins.
+    It knows the partitions before it joins. kafka-python 3.0 joins while its metadata request is in flight. If it leads
+    the group without them, it assigns nothing and never rejoins.
     """
     client = kafka.KafkaConsumer(topic, bootstrap_servers=address(broker), group_id=topic, auto_offset_reset="earliest")
     eventually(lambda: client.partitions_for_topic(topic), f"the partitions of {topic}")

@@ -189,9 +189,9 @@ def convert(
     Offsets, leader epochs, producers and transactions stay. The target is verified before it gets its name. Typed
     batches stay typed only in *columnar*; Kafka cannot read *columnar* ones.
 
-    To bring it into a broker: create the topic, stop the broker, convert with the topic's id and --forget-producers
-    (producer ids of one cluster mean others in another), put the result in place of the partition's directory, and
-    start the broker.
+    To bring it into a broker, create the topic and stop the broker. Convert with the topic's id and with
+    --forget-producers, because producer ids of one cluster mean others in another. Put the result in place of the
+    partition's directory, and start the broker.
 
     Examples:
 

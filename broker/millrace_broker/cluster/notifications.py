@@ -1,8 +1,8 @@
 """Notices of changed configurations and ACLs, as one broker reads them: nodes that all brokers watch.
 
 Invariant: each notice is handled once, in order, under any session. A notice that comes while a broker has no session
-is found by the next session, and one that could not be handled for want of the metadata store is found by the next
-``take``. A broker begins with the notices after its start.
+is found by the next session. A notice that was not handled, because the metadata store did not answer, is found by the
+next ``take``. A broker begins with the notices after its start.
 
 Source: Kafka's ``ZkNodeChangeNotificationListener``.
 """

@@ -10,8 +10,8 @@ Invariants
 - An append fails only if its records are not in the log, or when this broker stops leading the partition, even if it
   leads again by then. The state of the partition is then dropped, and loaded again from the log. However late the
   replicas are, the append waits for them: with an error its caller would go on from a state that the log no longer has.
-  A client gets an answer in time all the same (``written`` and ``in_time``), and appends that have not begun by then
-  fail, so that they do not pile up.
+  A client gets an answer in time all the same (``written`` and ``in_time``). Appends that have not begun by then fail,
+  so that they do not pile up.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ _HOSTS_MAX: Final = 1000
 
 
 class MisdirectedClients:
-    """Counts of such requests by the client's host, which begin anew after each period."""
+    """Counts of such requests by the client's host, set to zero after each period."""
 
     def __init__(self) -> None:
         self._counts: Final[dict[str, int]] = {}

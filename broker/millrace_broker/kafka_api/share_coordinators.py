@@ -24,8 +24,8 @@ async def ask(request: KafkaRequest, group_id: str, name: str, message: Any, *, 
     """Return the answer of a group's coordinator to a call of millrace, which may wait ``wait_ms`` for records.
 
     This broker checks the client's rights, because the other broker knows only this one. Raises the errors of the
-    call's handler, ``AuthorizationError``, and ``CoordinatorNotAvailableError``, also if the other broker does not
-    answer, because Java's share consumers fail at the errors of ``Peers.call``.
+    call's handler, ``AuthorizationError``, and ``CoordinatorNotAvailableError``. The latter stands for the errors of
+    ``Peers.call`` too, because Java's share consumers fail at those.
     """
     broker = request.broker
     leader = _leader(await broker.internal_topics.ensure(SHARE_STATE_TOPIC), group_id)

@@ -1,7 +1,7 @@
 """Transport of a connection with TLS: between the socket's transport and the protocol of the calls.
 
-The protocol sees an ``asyncio.Transport`` of the decrypted bytes. asyncio's own TLS is not used, because it sends no
-alert when a handshake fails, keeps one context for a listener's whole life, and limits no handshakes.
+The protocol sees an ``asyncio.Transport`` of the decrypted bytes. asyncio's own TLS is not used. It sends no alert when
+a handshake fails, keeps one context for a listener's whole life, and limits no handshakes.
 
 Invariants
 

@@ -65,7 +65,7 @@ class LogFlusher:
     def _sync(self, appender: SegmentAppender | None, sealed: Sequence[SegmentAppender]) -> None:
         local = self._local
         for each in sealed:
-            if each.segment in local.segments.current:  # else it is deleted, or cleaned and thereby synced
+            if each.segment in local.segments.current:  # else it is deleted, or synced by its cleaning
                 each.sync_sealed()
         if sealed:
             local.files.sync_directory(local.directory)  # the names of the indexes; a new log syncs its own name

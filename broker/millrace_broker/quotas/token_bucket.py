@@ -5,8 +5,8 @@ Invariants
 - A bucket holds at most ``rate * burst_s`` tokens. It is full when it is made.
 - Tokens may be taken into debt, because the cost of a call is known only after it. The debt is paid at ``rate``.
 - With ``debt_s_max``, a longer debt is forgotten at each taking.
-- Over any time from ``a`` to ``b`` in which each taking waited for the debt before it, the tokens taken are at most
-  ``rate * (b - a + burst_s)`` and one taking, unless a debt was forgotten.
+- If each taking waits for the debt before it, at most ``rate * (b - a + burst_s)`` tokens and one taking are taken from
+  ``a`` to ``b``. A forgotten debt comes on top.
 
 Kafka's classes are ``TokenBucket`` (KIP-599) and, for bytes and times, ``Rate``. A bucket has no windows, so a client
 is not let through at once when a window ends.

@@ -43,7 +43,7 @@ class Bits(NamedTuple):
 _NO_BITS: Final = Bits(0, 0)
 _ALL_BITS: Final = sum(1 << each for each in AclOperation)
 _ANYONE: Final = ""
-"""Key of the patterns with any ACL, whoever it is for."""
+"""Key of the patterns with any ACL, of whichever principal."""
 
 Hosts = Mapping[str, Bits]
 """Bits of a principal on a pattern, by the host's address, or ``*``."""

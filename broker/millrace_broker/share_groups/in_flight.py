@@ -297,8 +297,8 @@ class InFlightRecords:
         Offsets before ``start_offset`` are complete, so that their acknowledgements change nothing.
 
         Raises ``InvalidRecordStateError`` for a record that the member has not acquired or whose lock has ended, or if
-        the group forbids renewals, and ``InvalidRequestError`` for a last offset before the first one, and for offsets
-        that were never acquired.
+        the group forbids renewals. Raises ``InvalidRequestError`` for a last offset before the first one, and for
+        offsets that were never acquired.
         """
         batches = self._batches
         for first, last, acknowledgement_type in acknowledgements:

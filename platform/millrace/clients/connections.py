@@ -72,7 +72,7 @@ class Connections:
     """Connections of one client to the brokers. Thread safe.
 
     A client with state that one process must own, such as sequence numbers or a membership, gives ``on_fork``. In a
-    forked process these connections are then closed, and ``on_fork`` is called. Other clients connect anew there.
+    forked process these connections are then closed, and ``on_fork`` is called. Other clients connect again there.
     """
 
     def __init__(self, config: ClientConfig, *, on_fork: Callable[[], None] | None = None) -> None:

@@ -1,7 +1,7 @@
 """Bulk reads of Avro's and Protobuf's primitives from many payloads.
 
-A few array operations read a value from every payload, whatever its length: eight bytes are gathered at each
-position, and the integer is extracted from them. docs/design/0018-schemas.md has the measurements.
+A few array operations read a value from every payload, whatever its length. They gather eight bytes at each position,
+and extract the integer from them. docs/design/0018-schemas.md has the measurements.
 
 Invariants
 

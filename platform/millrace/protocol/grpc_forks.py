@@ -2,9 +2,9 @@
 
 gRPC's handlers for forks (``GRPC_ENABLE_FORK_SUPPORT``, which its core enables) also run before another program is
 started with ``preexec_fn``, as PySpark starts its JVM. If gRPC works at that moment, the new process may die before it
-runs the program: 3 of 100 with an idle broker in the process, 9 with calls. ``millrace`` therefore disables the
-handlers, as gRPC advises for processes that fork only to start programs (doc/fork_support.md of gRPC). A process that
-was forked from one that uses gRPC could then wait for ever in its own calls, and gets an error instead.
+runs the program. 3 of 100 died beside an idle broker in the process, 9 of 100 beside calls. ``millrace`` therefore
+disables the handlers, as gRPC advises for processes that fork only to start programs (doc/fork_support.md of gRPC). A
+process that was forked from one that uses gRPC could then wait for ever in its own calls, and gets an error instead.
 
 Invariant: ``_users`` has the processes that have used gRPC, of this process and those that it was forked from.
 """

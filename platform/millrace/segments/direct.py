@@ -1,7 +1,7 @@
 """Direct read of a segment file that a broker named.
 
-A file is mapped if three conditions hold: it exists on this machine, its directory holds a partition of the same
-topic id, and it is at least as long as the extent. Therefore direct reads need no configuration: a reader without the
+A file is mapped under three conditions. It exists on this machine, it is at least as long as the extent, and its
+directory holds a partition of the same topic id. Therefore direct reads need no configuration: a reader without the
 file reads over the network.
 
 A topic that was deleted and created again has directories of the same names. Therefore the id is read after each

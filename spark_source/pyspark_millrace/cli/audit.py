@@ -55,8 +55,8 @@ def audit(
 
     The audit joins the checkpoint of the query, the log of the table and the topics. It changes nothing. If the table
     has the columns __partition and __offset (for several topics also __topic), each row is checked. Otherwise the rows
-    of each commit are counted. Exit code 0: proved; 4: records are missing, duplicated or removed; 3: no fault was
-    found, but not everything can be proved; 1 and 2: the audit did not end.
+    of each commit are counted. Exit codes: 0 if all is proved, 4 if records are missing, duplicated or removed, 3 if no
+    fault was found but not everything can be proved, 1 and 2 if the audit did not end.
 
     Examples:
 

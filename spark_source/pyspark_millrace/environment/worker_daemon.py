@@ -1,9 +1,9 @@
 """PySpark's daemon of Python workers, with faster workers and without false alarms.
 
 Spark keeps a worker for a minute after its last task, and then closes the connection to it. At the end of the program
-it closes all connections. A worker reports the end of its input as an error on that closed connection, and PySpark's
-daemon prints a traceback of a ``BrokenPipeError`` although the run succeeded. This daemon ends such a worker silently.
-An error in a task is sent over a connection that is still open, so it is reported as before.
+it closes all connections. A worker reports the end of its input as an error on that closed connection. PySpark's daemon
+then prints a traceback of a ``BrokenPipeError`` although the run succeeded. This daemon ends such a worker silently. An
+error in a task is sent over a connection that is still open, so it is reported as before.
 
 Workers are forked, and each one loads PySpark afterwards. From a zip file, whose modules are compiled every time, that
 takes 0.6 s of a core. Because idle workers end after a minute, an infrequent query pays it again and again. This daemon

@@ -1,8 +1,8 @@
 """Reading of a split, from segment files, remote store or gRPC.
 
 All three give the same batches to the same decoder, which verifies checksums and cuts to the split's offsets. A file is
-read directly under four conditions: the broker named it, it exists on this machine, its directory holds the partition
-of the topic with the same id, and it is as long as the extent. So the choice needs no configuration. A file that
+read directly under four conditions. The broker named it, it exists on this machine, and it is as long as the extent.
+Its directory holds the partition of the topic with the same id. So the choice needs no configuration. A file that
 retention removed between planning and reading is read from the broker, which may report the loss. Segments in the
 remote store of a tiered topic are read from there in ranges. After an error the rest is read from the broker.
 

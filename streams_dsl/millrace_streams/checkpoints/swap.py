@@ -3,7 +3,7 @@
 It takes two renames, and a crash may happen between them.
 
 Invariants: ``<checkpoint>.next`` is complete as soon as it has this name. The old checkpoint is renamed and never
-deleted. If there is no checkpoint but a ``.next``, a swap was started; the next user of the checkpoint (a starting
+deleted. If a ``.next`` exists without a checkpoint, a swap was started. The next user of the checkpoint (a starting
 query, a reset or a rebuild) finishes it.
 """
 

@@ -4,8 +4,8 @@ The stages are: graph → checked graph → rewritten graph → physical plan.
 
 ``check`` gives every edge its layout and refuses invalid topologies (``initializers``: initializers of the wrong type).
 ``rewrite`` reduces the columns and rows that are read and passed on. ``plan`` separates the work of the readers from
-the work per bucket. ``stages`` cuts the latter at repartitions (by ``stage_numbers``). ``explain`` describes the plan
-in ``node_texts``.
+the work per bucket. ``stages`` cuts the latter at repartitions (by ``stage_numbers``). ``explain`` describes the plan,
+``node_texts`` each of its nodes.
 """
 
 from millrace_streams.compiler.check import CheckedTopology, check

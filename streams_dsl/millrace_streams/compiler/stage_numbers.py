@@ -1,8 +1,8 @@
 """Stage number of each node: the number of repartitions before it.
 
 A stage runs between two repartitions. Rows that a later stage needs are *sent* there, to the bucket of the row's key.
-So a stage may receive rows with different placements: rows of a topic are in the partition that its producer chose, and
-sent rows are placed by millrace's own hash.
+So a stage may receive rows with different placements. Rows of a topic are in the partition that its producer chose.
+Sent rows are placed by millrace's own hash.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 They are written where the task runs, so a record that cannot be written fails like any other.
 
 A windowed key is the key's bytes and the window's bounds, as in Kafka Streams' ``TimeWindowedSerializer`` and
-``SessionWindowedSerializer``: the start in ms (8 bytes); for a session the end and then the start.
+``SessionWindowedSerializer``. The bounds are the start in ms (8 bytes), or for a session the end and then the start.
 """
 
 from __future__ import annotations

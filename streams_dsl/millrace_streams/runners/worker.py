@@ -374,9 +374,9 @@ def total_dropped(result: TaskResult) -> int:
 class BoundedRun:
     """A stage over its buckets one after the other, with state in memory; a callable for ``mapInArrow``.
 
-    It takes packed rows sorted by bucket and sequence, and yields packed rows: a stream's as they come, a table's
-    newest rows at the end of its bucket. Rows of several sources or of an earlier stage are sorted first, so they are
-    all in memory at once.
+    It takes packed rows sorted by bucket and sequence, and yields packed rows. A stream's rows are yielded as they
+    come, a table's newest rows at the end of its bucket. Rows of several sources or of an earlier stage are sorted
+    first, so they are all in memory at once.
     """
 
     worker_stage: WorkerStage

@@ -1,9 +1,9 @@
 """Copies of windowed tables on a later stage, whose rows expire as those of the table itself.
 
-The table sends its changes. A join also finds rows that the table does not send, because their windows are open, and
-it does not find rows that have expired. The copy gets both as unsent changes (``State.unsent``): they change its rows,
-but no join has a result because of them. An expired row is a deletion among them. A copy could not know by its own
-rows that one has expired, because it has rows of many buckets of the table, each with its own stream time.
+The table sends its changes. A join also finds rows that the table does not send, because their windows are open, and it
+does not find rows that have expired. The copy gets both as unsent changes (``State.unsent``): they change its rows, but
+no join has a result because of them. An expired row is a deletion among them. A copy cannot tell from its own rows that
+one has expired. It has rows of many buckets of the table, and each bucket has its own stream time.
 """
 
 from __future__ import annotations

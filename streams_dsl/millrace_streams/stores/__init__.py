@@ -1,7 +1,7 @@
 """State stores of Kafka Streams: key-value, window, session, versioned, records, and time-ordered buffers.
 
 A store belongs to one operator in one bucket, and only this operator changes it. Other operators that read it (a join
-its tables) see it *as of the start of the batch* and apply the changes that reach them, and the expiry of its windows
+its tables) see it *as of the start of the batch*. They apply the changes that reach them, and the expiry of its windows
 (``millrace_streams.steps.expiry``). So each operator can run over the whole batch, and record order is kept. ``commit``
 ends a batch and returns its changes.
 """

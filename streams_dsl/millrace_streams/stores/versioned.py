@@ -3,9 +3,9 @@
 A version is valid until the next one. ``history_ms`` limits how far back versions can be read and changed. An older put
 is refused. An older read finds nothing, unless the newest version of the key is old enough to answer it.
 
-A key whose newest version is a deletion from before the history is forgotten at the end of the batch: no read and no
-put can find out about the deletion any more. Rows below are forgotten when they are written the next time. The newest
-value of a key stays for ever.
+A key is forgotten at the end of the batch if its newest version is a deletion from before the history. No read and no
+put depends on such a deletion. Rows below are forgotten when they are written the next time. The newest value of a key
+stays for ever.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Checks of which the table in ``access_rules`` is made.
 
-Each function returns a check, or one that its requests and responses need: names, needs of items, answers for denied
-items, and removers of parts that are hidden.
+Each function returns a check, or a part of a check: names of items, the rights that items need, answers for denied
+items, and removers of hidden parts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Consumer groups as records of ``__consumer_offsets``, in Kafka 4.3's formats.
 
-The records of a change follow from the group before it and the group after it: a value for each part that differs, a
-tombstone for each part that is gone. One batch has all of them.
+The records of a change are the difference between the group before it and the group after it. A part that differs has a
+value, a part that is gone a tombstone. One batch has all of them.
 """
 
 from __future__ import annotations

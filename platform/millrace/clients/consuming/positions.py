@@ -91,7 +91,7 @@ class PositionLookups:
     """Look-ups of a consumer's polls (Kafka's ``OffsetFetcher``), in the caller's thread.
 
     Each leader is asked on its own, and other threads only store its answer. A poll waits for the answers, so that the
-    positions are those at its time. It does not wait for a leader that has let an earlier poll wait in vain, until
+    positions are those at its time. It does not wait for a leader that did not answer an earlier poll in time, until
     that leader answers.
     """
 

@@ -222,7 +222,7 @@ class TransactionOperations:
         """Abort all open transactions of an attempt (see ``Producer.join_commit``); does nothing if its epoch was
         committed.
 
-        Raises ``ProducerFencedError`` if another attempt has taken over, and thereby aborted them.
+        Raises ``ProducerFencedError`` if another attempt has taken over and aborted them.
         """
         request = pb.AbortCommitRequest(external_id=external_id, external_epoch=external_epoch, attempt=attempt)
         coordinator = Coordinator(self._connections, external_id, pb.TRANSACTION)

@@ -1,7 +1,8 @@
 """Kafka's message definitions: read from jars, reduced to the facts, kept in one file.
 
-The jars hold a JSON file with comments for each message. ``definitions.json`` has the same content in the same order
-without comments and descriptions, a line for each field, so that a change of Kafka's release is readable as a diff.
+The jars hold a JSON file with comments for each message. ``definitions.json`` has the same content in the same order,
+without comments and descriptions. It has a line for each field, so that the difference between two releases of Kafka is
+readable as a diff.
 """
 
 from __future__ import annotations
