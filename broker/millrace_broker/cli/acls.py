@@ -1,4 +1,4 @@
-"""``millrace acls``, for access control lists."""
+"""Show, add and remove ACLs, which say who may do what."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from millrace.errors import InvalidRequestError, UsageError
 if TYPE_CHECKING:
     from millrace.clients import Admin
 
-app = command_group("Show and change who may do what.")
+app = command_group("Show, add and remove ACLs, which say who may do what.")
 
 Topics = Annotated[list[str] | None, typer.Option("--topic", help="Topic, or * for all. Repeatable.")]
 Groups = Annotated[list[str] | None, typer.Option("--group", help="Group, or * for all. Repeatable.")]

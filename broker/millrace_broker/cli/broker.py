@@ -65,7 +65,9 @@ def broker(
         ),
     ] = False,
 ) -> None:
-    """Run a broker on its own, with its metadata beside its data.
+    """Run a broker, alone or as a member of a cluster.
+
+    A broker alone keeps its metadata beside its data. With zookeeper.connect it joins the cluster on that ZooKeeper.
 
     The broker prints one line when it is ready, logs to standard error, and stops cleanly on SIGTERM or Ctrl-C.
 

@@ -1,4 +1,4 @@
-"""``millrace security``, for the certificates and credentials of a secure cluster."""
+"""Make and renew the certificates of a cluster, its first users, and properties files with them."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def consume(
     bootstrap_server: BootstrapServer = None,
     client_config_file: ClientConfigFile = None,
 ) -> None:
-    """Print the present records of a topic, or with --follow also all later ones.
+    """Print the records that a topic has now. With --follow, print all later ones too.
 
     Examples:
 

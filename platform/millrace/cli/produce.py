@@ -118,7 +118,8 @@ def produce(
             count = _send_all(producer, topic, reader.tables(source, file), partition=partition, timestamps=timestamp)
     if not quiet:
         seconds = max(time.monotonic() - started, 1e-6)
-        typer.echo(f"{count:,} records sent to {topic} in {seconds:.1f} s ({count / seconds:,.0f} records/s)", err=True)
+        sent = f"{count:,} record{'' if count == 1 else 's'} sent to {topic}"
+        typer.echo(f"{sent} in {seconds:.1f} s ({count / seconds:,.0f} records/s)", err=True)
 
 
 @contextlib.contextmanager

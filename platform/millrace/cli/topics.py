@@ -134,7 +134,8 @@ def create(
                 raise
             typer.echo(f"topic {name} already exists")
             return
-    typer.echo(f"created topic {name}: {topic.num_partitions} partitions, {_kind(topic)}")
+    count = topic.num_partitions
+    typer.echo(f"created topic {name}: {count} partition{'s' if count > 1 else ''}, {_kind(topic)}")
 
 
 def _assignment(text: str) -> dict[int, list[int]]:
