@@ -8,7 +8,7 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Callable, Collection
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from millrace.config.broker import BrokerConfig
 from millrace.config.loopback import is_loopback
@@ -21,7 +21,9 @@ from millrace.security.stores import certificates_of
 from millrace_broker.security.certificates import distinguished_name, principal_of
 from millrace_broker.security.principal import ANONYMOUS, USER, KafkaPrincipal
 from millrace_broker.security.sasl import Logins, SaslConversation
-from millrace_broker.security.tokens import ProviderKeys, TokenValidator
+
+if TYPE_CHECKING:
+    from millrace_broker.security.tokens import TokenValidator
 
 
 class ListenerTls(NamedTuple):
@@ -66,6 +68,9 @@ class ListenerAccess:
         """Return the validation of tokens at a listener with OAUTHBEARER. Raises ``InvalidConfigError``."""
         if not (self.protocol.has_sasl and SaslMechanism.OAUTHBEARER in self.options.mechanisms):
             return None
+        # Loaded only where it is used, because its HTTP client takes 1 MB of memory.
+        from millrace_broker.security.tokens import ProviderKeys, TokenValidator
+
         try:
             if self.protocol.has_tls:
                 check_encryption("sasl.oauthbearer.jwks.endpoint.url", self.options.sasl_oauthbearer_jwks_endpoint_url)

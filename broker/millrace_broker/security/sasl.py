@@ -21,16 +21,18 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from millrace.config.oauth_options import TOKEN_BYTES_MAX
 from millrace.config.security_options import ListenerSecurity, SaslMechanism
 from millrace.errors import IllegalSaslStateError, SaslAuthenticationError, UnsupportedSaslMechanismError
 from millrace.security.kerberos import KerberosServer
-from millrace.security.oauth_login import TOKEN_BYTES_MAX
 from millrace.security.scram import ITERATIONS_MIN, ScramCredential, ScramServer, plain_name
 from millrace_broker.security.delegation_tokens import TokenLogin
 from millrace_broker.security.principal import USER, KafkaPrincipal
-from millrace_broker.security.tokens import TokenValidator
+
+if TYPE_CHECKING:
+    from millrace_broker.security.tokens import TokenValidator
 
 _FAILURE_DELAY_S: Final = 0.1
 """Wait before a refusal, as Kafka's ``connection.failed.authentication.delay.ms``, which slows guesses down."""

@@ -15,6 +15,8 @@ from millrace.config.base import Config
 from millrace.config.integers import Int32, PositiveInt32
 from millrace.config.loopback import LOOPBACK_HOSTS
 
+TOKEN_BYTES_MAX: Final = 64 * 1024
+"""Largest token that clients send and listeners read."""
 _FILE: Final = "file"
 
 

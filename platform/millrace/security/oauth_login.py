@@ -20,12 +20,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from millrace.config.oauth_options import OAuthClient, is_file_url
+from millrace.config.oauth_options import TOKEN_BYTES_MAX, OAuthClient, is_file_url
 from millrace.errors import SaslAuthenticationError
 from millrace.security.endpoints import Backoff, provider_tls, read_document
 
-TOKEN_BYTES_MAX: Final = 64 * 1024
-"""Largest token that clients send and listeners read."""
 _SHORT_LIFETIME_S: Final = 10.0
 """Lifetime of a token in a file, which is read again after it, and of a token whose provider names none."""
 

@@ -19,7 +19,6 @@ from millrace.kafka_protocol.lookup import request_header_version, response_head
 from millrace.kafka_protocol.message import Message
 from millrace.kafka_protocol.wire import WireError
 from millrace.security.kerberos import KerberosLogin, check_kerberos, kerberos_exchange
-from millrace.security.oauth_login import OAuthLogin
 from millrace.security.scram import ScramClient
 
 PLAIN: Final = "PLAIN"
@@ -64,6 +63,8 @@ def credentials_source(
 ) -> CredentialsSource:
     """Return the credentials of a client. Raises ``InvalidConfigError``."""
     if mechanism == OAUTHBEARER:
+        from millrace.security.oauth_login import OAuthLogin  # only here, because its HTTP client takes 1 MB of memory
+
         login = OAuthLogin(options, jaas)
         return lambda: SaslCredentials(mechanism, "", login.token())
     if mechanism == GSSAPI:
