@@ -117,9 +117,12 @@ def produce(
         with _transaction(producer):
             count = _send_all(producer, topic, reader.tables(source, file), partition=partition, timestamps=timestamp)
     if not quiet:
-        seconds = max(time.monotonic() - started, 1e-6)
-        sent = f"{count:,} record{'' if count == 1 else 's'} sent to {topic}"
-        typer.echo(f"{sent} in {seconds:.1f} s ({count / seconds:,.0f} records/s)", err=True)
+        _print_speed(topic, count, max(time.monotonic() - started, 1e-6))
+
+
+def _print_speed(topic: str, count: int, seconds: float) -> None:
+    sent = f"{count:,} record{'' if count == 1 else 's'} sent to {topic}"
+    typer.echo(f"{sent} in {seconds:.1f} s ({count / seconds:,.0f} records/s)", err=True)
 
 
 @contextlib.contextmanager
