@@ -46,10 +46,10 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark is not typ
 
         start, end = self._range
         keys = self._topics.partitions
-        with BrokerClient.connect(self._options) as cluster:
+        with BrokerClient.connect(self._options) as client:
             # Resolve the end first: later records are left out, and no range ends before its start.
-            ends = cluster.offsets_at(end, keys, option="endingOffsets", no_match=None)
-            starts = cluster.offsets_at(start, keys, option="startingOffsets", no_match=self._options.starting_no_match)
+            ends = client.offsets_at(end, keys, option="endingOffsets", no_match=None)
+            starts = client.offsets_at(start, keys, option="startingOffsets", no_match=self._options.starting_no_match)
             self._check_order(starts, ends)
             ranges = [
                 OffsetRange(key, self._topics.topic_ids[key.topic], starts[key], ends[key])
@@ -57,7 +57,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark is not typ
                 if starts[key] < ends[key]
             ]
             return plan_tasks(
-                cluster, ranges, cluster.schemas(self._topics), self._options, BATCH_SIZING, self._layout.row_filter
+                client, ranges, client.schemas(self._topics), self._options, BATCH_SIZING, self._layout.row_filter
             )
 
     def _check_order(self, starts: Mapping[PartitionKey, int], ends: Mapping[PartitionKey, int]) -> None:

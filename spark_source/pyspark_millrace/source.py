@@ -126,15 +126,15 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed h
         if self._topics is None:
             from pyspark_millrace.planning.broker_client import BrokerClient
 
-            with BrokerClient.connect(self._options) as cluster:
-                topics = cluster.resolve(self._options.subscription)
+            with BrokerClient.connect(self._options) as client:
+                topics = client.resolve(self._options.subscription)
                 if self._options.decode is not None:
-                    self._decoding = self._planned_decoding(self._options.decode, topics, cluster)
+                    self._decoding = self._planned_decoding(self._options.decode, topics, client)
                 self._topics = topics
         return self._topics
 
     @staticmethod
-    def _planned_decoding(options: DecodeOptions, topics: TopicSet, cluster: BrokerClient) -> DecodePlan:
+    def _planned_decoding(options: DecodeOptions, topics: TopicSet, client: BrokerClient) -> DecodePlan:
         from millrace.errors import UsageError
         from pyspark_millrace.decoding.plan import plan_decoding
 
@@ -142,7 +142,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed h
             raise UsageError(
                 f"decode: {topics.description} is typed, so its records are already decoded: leave decode out"
             )
-        return plan_decoding(options, cluster, frozenset(topics.topic_ids))
+        return plan_decoding(options, client, frozenset(topics.topic_ids))
 
     def _filtered(self, layout: ReadLayout) -> ReadLayout:
         """Return the layout with the row filter of the option ``filter``."""

@@ -4,7 +4,7 @@ One instance lives in a process beside the driver as long as the query runs. Spa
 each micro-batch. Another instance is pickled to the tasks and only reads. The topics are looked up while Spark does
 other work, such as the start of the next source's planning process.
 
-Invariants: the state of an instance (``_cluster``, ``_initial``, ``_newest``, ``_target``) only saves calls, or decides
+Invariants: the state of an instance (``_client``, ``_initial``, ``_newest``, ``_target``) only saves calls, or decides
 when a batch is due (``_last_batch_s``). The offsets, which Spark logs before it reads, determine the records of a
 batch. A planned range gives the same records when it is read again.
 """
@@ -37,7 +37,7 @@ from pyspark_millrace.origin import QueryOrigin, with_origin
 from pyspark_millrace.partition_key import PartitionKey
 from pyspark_millrace.planning.backlog import Backlog
 from pyspark_millrace.planning.data_loss import LossReport, losses_between, truncated
-from pyspark_millrace.planning.log_divergence import epochs_of_replaced_leaders, epochs_to_look_up, find_partings
+from pyspark_millrace.planning.log_divergence import epochs_of_replaced_leaders, epochs_to_look_up, find_divergences
 from pyspark_millrace.planning.offsets import OffsetRange, StreamOffsets, ranges_between
 from pyspark_millrace.planning.splits import STREAM_SIZING
 from pyspark_millrace.planning.tombstones import late_for_tombstones
@@ -73,7 +73,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._start = options.stream_start()
         self._looked_up = Eventually(partial(_checked_ends, options, look_up))
         self._newer_topics: TopicSet | None = None
-        self._cluster: BrokerClient | None = None
+        self._client: BrokerClient | None = None
         self._initial: StreamOffsets | None = None
         self._newest: StreamOffsets | None = None
         self._target: StreamOffsets | None = None
@@ -126,8 +126,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         report = LossReport(fail=self._options.fail_on_data_loss)
         for loss in losses_between(since, newest, self._options.subscription):
             report.add(loss)
-        parted = self._partings(since, newest, report)
-        backlog = self._backlog(replace(since, next_offsets={**since.next_offsets, **parted}), newest, report)
+        diverged = self._divergences(since, newest, report)
+        backlog = self._backlog(replace(since, next_offsets={**since.next_offsets, **diverged}), newest, report)
         report.warn(_log)
         if is_first and not since.is_initial:
             self._warn_of_missed_tombstones(backlog)
@@ -140,7 +140,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             if (end := min(admitted.end.get(key, offset), backlog.end[key])) != offset or key in since.next_offsets
         }
         topic_ids = {key.topic: newest.topic_ids[key.topic] for key in ends}
-        return since.advanced_to(ends, topic_ids, newest.cluster_id, newest.leader_epochs, parted).to_json()
+        return since.advanced_to(ends, topic_ids, newest.cluster_id, newest.leader_epochs, diverged).to_json()
 
     def _warn_of_missed_tombstones(self, backlog: Backlog) -> None:
         """Warn of partitions that may have lost tombstones. If the check itself fails, log a warning and raise
@@ -191,11 +191,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         ranges = ranges_between(StreamOffsets.from_json(start), until)
         if self._newest is None and until.leader_epochs:
             ranges = self._as_logged(ranges, until)
-        cluster = self._connected()
-        schemas = cluster.schemas(self._topics)
+        client = self._connected()
+        schemas = client.schemas(self._topics)
         if self._options.by_reference:
-            return plan_references(cluster, ranges, schemas, self._options, self._layout)
-        return plan_tasks(cluster, ranges, schemas, self._options, STREAM_SIZING, self._layout.row_filter)
+            return plan_references(client, ranges, schemas, self._options, self._layout)
+        return plan_tasks(client, ranges, schemas, self._options, STREAM_SIZING, self._layout.row_filter)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Commit the offsets to the group of ``group.id``, so that its lag is visible.
@@ -214,29 +214,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def stop(self) -> None:
         """Close the connection. Spark calls it in the process beside the driver, after the query has ended."""
-        if self._cluster is not None:
-            self._cluster.close()
-            self._cluster = None
+        if self._client is not None:
+            self._client.close()
+            self._client = None
         _end_process_if_spark_hung_up()
 
     def _connected(self) -> BrokerClient:
-        if self._cluster is None:
+        if self._client is None:
             from pyspark_millrace.planning.broker_client import BrokerClient
 
             self._looked_up.get()  # raise the errors of topics and options first
-            self._cluster = BrokerClient.connect(self._options)
-        return self._cluster
+            self._client = BrokerClient.connect(self._options)
+        return self._client
 
     def _fetch_newest(self) -> StreamOffsets:
         """Return the current topics, including new topics and partitions, with their latest offsets."""
         from pyspark_millrace.reading.layout import check_layout
 
-        cluster = self._connected()
+        client = self._connected()
         deadline = time.monotonic() + _LOOK_UP_S
         while True:
-            found, _ = cluster.find(self._options.subscription)
+            found, _ = client.find(self._options.subscription)
             try:
-                latest, epochs = cluster.latest(found.partitions)
+                latest, epochs = client.latest(found.partitions)
             except UnknownTopicOrPartitionError:
                 # The next look-up no longer finds a deleted topic, and then the lost records are reported.
                 if time.monotonic() >= deadline:
@@ -250,7 +250,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             for name, schema in found.schemas.items():
                 check_layout(self._layout, schema, topic=name, is_new=found.topic_ids[name] not in known)
             self._newer_topics = found
-        return StreamOffsets(latest, found.topic_ids, cluster_id=cluster.cluster_id, leader_epochs=epochs)
+        return StreamOffsets(latest, found.topic_ids, cluster_id=client.cluster_id, leader_epochs=epochs)
 
     def _by_current_leaders(self, since: StreamOffsets, newest: StreamOffsets) -> StreamOffsets:
         """Return ``newest``, fetched again from the current leaders if replaced leaders may have answered.
@@ -278,9 +278,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
                 end[key] = max(begin[key], min(latest, self._options.stream_ending[key]))
         return Backlog(begin, end, newest.topic_ids)
 
-    def _partings(self, since: StreamOffsets, newest: StreamOffsets, report: LossReport) -> dict[PartitionKey, int]:
+    def _divergences(self, since: StreamOffsets, newest: StreamOffsets, report: LossReport) -> dict[PartitionKey, int]:
         """Return the offsets at which to resume in diverged logs (see ``log_divergence``), and report them."""
-        return find_partings(since, self._connected().epoch_ends(epochs_to_look_up(since, newest)), report)
+        return find_divergences(since, self._connected().epoch_ends(epochs_to_look_up(since, newest)), report)
 
     def _as_logged(self, ranges: Sequence[OffsetRange], until: StreamOffsets) -> list[OffsetRange]:
         """Clip a batch that an earlier process planned to the offsets that the logs still hold unchanged.
@@ -289,9 +289,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         """
         report = LossReport(fail=self._options.fail_on_data_loss)
         newest = self._by_current_leaders(until, self._fetch_newest())
-        parted = self._partings(until, newest, report)
+        diverged = self._divergences(until, newest, report)
         report.warn(_log)
-        return [replace(each, end=max(each.start, min(each.end, parted.get(each.key, each.end)))) for each in ranges]
+        return [replace(each, end=max(each.start, min(each.end, diverged.get(each.key, each.end)))) for each in ranges]
 
     def _is_undecided(self, key: PartitionKey, offset: int) -> bool:
         """Return whether a query that read uncommitted records before is beyond the first open transaction."""

@@ -40,7 +40,7 @@ def epochs_of_replaced_leaders(since: StreamOffsets, newest: StreamOffsets) -> d
     }
 
 
-def find_partings(
+def find_divergences(
     since: StreamOffsets, ends: Mapping[PartitionKey, int | None], report: LossReport
 ) -> dict[PartitionKey, int]:
     """Return the offsets at which to resume in diverged logs; each divergence is reported.
@@ -49,16 +49,16 @@ def find_partings(
     that case the first replaced offset is unknown, and the query resumes at its own offset. If the query had read up to
     the log end, some of the records that it read are replaced; if not, it may have read none of the lost epoch.
     """
-    parted = {}
+    diverged = {}
     for key, end in ends.items():
         offset = since.next_offsets[key]
         if end is None or end < offset:
-            parted[key] = offset if end is None else end
-            report.add(_parted(key, end, offset))
-    return parted
+            diverged[key] = offset if end is None else end
+            report.add(_divergence(key, end, offset))
+    return diverged
 
 
-def _parted(key: PartitionKey, end: int | None, offset: int) -> Loss:
+def _divergence(key: PartitionKey, end: int | None, offset: int) -> Loss:
     if end is None:
         what = (
             "a leader election lost all records of the log's last leader epoch, perhaps also records that "

@@ -39,7 +39,7 @@ _CLUSTER: Final = "@cluster"
 _INITIAL: Final = "@initial"
 _FROM: Final = "@from"
 _LEADER_EPOCHS: Final = "@leader-epochs"
-_PARTED: Final = "@parted"
+_DIVERGED: Final = "@parted"
 _RESET: Final = "@reset"
 
 
@@ -54,7 +54,7 @@ class StreamOffsets:
     is_reset: bool = False
     cluster_id: str | None = None
     leader_epochs: Mapping[PartitionKey, int] = field(default_factory=dict)
-    parted: Mapping[PartitionKey, int] = field(default_factory=dict)
+    diverged: Mapping[PartitionKey, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the form that Spark writes to the checkpoint and shows in progress reports."""
@@ -68,8 +68,8 @@ class StreamOffsets:
             value[_FROM] = _nested(self.started_from)
         if self.leader_epochs:
             value[_LEADER_EPOCHS] = _nested(self.leader_epochs)
-        if self.parted:
-            value[_PARTED] = _nested(self.parted)
+        if self.diverged:
+            value[_DIVERGED] = _nested(self.diverged)
         if self.is_reset:
             value[_RESET] = True
         return value
@@ -86,7 +86,7 @@ class StreamOffsets:
                 is_reset=bool(value.get(_RESET, False)),
                 cluster_id=value.get(_CLUSTER),
                 leader_epochs=_flat(value.get(_LEADER_EPOCHS, {})),
-                parted=_flat(value.get(_PARTED, {})),
+                diverged=_flat(value.get(_DIVERGED, {})),
             )
         except (KeyError, ValueError, AttributeError, TypeError):
             raise UsageError(
@@ -100,11 +100,11 @@ class StreamOffsets:
         topic_ids: Mapping[str, uuid.UUID],
         cluster_id: str | None = None,
         leader_epochs: Mapping[PartitionKey, int] | None = None,
-        parted: Mapping[PartitionKey, int] | None = None,
+        diverged: Mapping[PartitionKey, int] | None = None,
     ) -> StreamOffsets:
-        """Return the end of a batch that starts here, or at ``parted``; returns self if there is nothing to read."""
+        """Return the end of a batch that starts here, or at ``diverged``; returns self if there is nothing to read."""
         is_here = dict(next_offsets) == dict(self.next_offsets) and dict(topic_ids) == dict(self.topic_ids)
-        if is_here and not parted:
+        if is_here and not diverged:
             return self
         return StreamOffsets(
             next_offsets,
@@ -112,7 +112,7 @@ class StreamOffsets:
             started_from=self.next_offsets if self.is_initial else None,
             cluster_id=cluster_id or self.cluster_id,
             leader_epochs={key: epoch for key, epoch in (leader_epochs or {}).items() if key in next_offsets},
-            parted=parted or {},
+            diverged=diverged or {},
         )
 
 
@@ -135,7 +135,7 @@ def ranges_between(start: StreamOffsets, end: StreamOffsets) -> list[OffsetRange
     """Return the offset ranges between two points of a stream, in order of topic and partition.
 
     A partition that is absent from ``start`` begins at 0, as does every partition of a recreated topic. A partition
-    whose log lost records already read begins at its offset in ``end.parted``.
+    whose log lost records already read begins at its offset in ``end.diverged``.
 
     A batch that ends at initial offsets has no ranges: when Spark repeats it, "latest" may have moved beyond them. A
     batch that ends at reset offsets has none either. Offsets that the reset skips are not read; offsets that it goes
@@ -143,7 +143,7 @@ def ranges_between(start: StreamOffsets, end: StreamOffsets) -> list[OffsetRange
     """
     if end.is_initial or end.is_reset or end == start:
         return []
-    begin = {**start.next_offsets, **end.parted}
+    begin = {**start.next_offsets, **end.diverged}
     if start.is_initial and end.started_from is not None:
         begin = dict(end.started_from)
     ranges = []

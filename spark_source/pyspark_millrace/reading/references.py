@@ -38,7 +38,7 @@ class ReferenceTask(InputPartition):  # type: ignore[misc]  # pyspark is not typ
 
 
 def plan_references(
-    cluster: BrokerClient,
+    client: BrokerClient,
     ranges: Sequence[OffsetRange],
     schemas: Mapping[int, pa.Schema],
     options: SourceOptions,
@@ -50,7 +50,7 @@ def plan_references(
     ``OffsetsLostError`` for lost records, unless losses are accepted; then they are logged.
     """
     large = replace(options, split_bytes=options.split_bytes or STREAM_SIZING.bytes_max)
-    return [ReferenceTask(plan_tasks(cluster, ranges, schemas, large, STREAM_SIZING, layout.row_filter))]
+    return [ReferenceTask(plan_tasks(client, ranges, schemas, large, STREAM_SIZING, layout.row_filter))]
 
 
 def references(task: InputPartition, layout: ReadLayout) -> Iterator[pa.RecordBatch]:

@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 def plan_tasks(
-    cluster: BrokerClient,
+    client: BrokerClient,
     ranges: Sequence[OffsetRange],
     schemas: Mapping[int, pa.Schema],
     options: SourceOptions,
@@ -49,12 +49,12 @@ def plan_tasks(
     """
     report = LossReport(fail=options.fail_on_data_loss)
     ranges = within_offsets(ranges, row_filter)
-    located = cluster.locate([(wanted, 0) for wanted in ranges], report)
+    located = client.locate([(wanted, 0) for wanted in ranges], report)
     before = _bytes_of_topics(located)
     # Narrow by time only after locating: a loss of the excluded records must not go unnoticed.
-    timely, late = within_times([wanted for wanted, _ in located], row_filter, cluster.first_offsets_from)
+    timely, late = within_times([wanted for wanted, _ in located], row_filter, client.first_offsets_from)
     if timely != [wanted for wanted, _ in located]:
-        located = cluster.locate([(wanted, 0) for wanted in (*timely, *late)], report)
+        located = client.locate([(wanted, 0) for wanted in (*timely, *late)], report)
     everything = located_bytes(located)
     # The number of this machine's cores matters for local Spark, and does no harm on a cluster.
     size = split_bytes(
@@ -66,7 +66,7 @@ def plan_tasks(
             (wanted, even_bytes(total_bytes(extents), most))
             for (wanted, extents), most in zip(located, sizes, strict=True)
         ]
-        located = cluster.locate(pieces, report)
+        located = client.locate(pieces, report)
     report.warn(_log)
     splits = plan_splits(
         located, sizes, min_splits=options.min_partitions, max_records=options.max_records_per_partition

@@ -51,16 +51,16 @@ def read_task(task: InputPartition, layout: ReadLayout, options: SourceOptions) 
         return
     from pyspark_millrace.reading.split_reader import Sources, read_split
 
-    def cluster() -> BrokerClient:
+    def client() -> BrokerClient:
         # Connect lazily: a task that reads files needs no connection.
         from pyspark_millrace.planning.broker_client import BROKER_CLIENTS
 
         return BROKER_CLIENTS.get((options.bootstrap_servers, tuple(sorted(options.task_client_config().items()))))
 
     sources = Sources(
-        read_range=lambda split, start, end: cluster().read_range(split, start, end),
-        log_start=lambda split: cluster().log_start(split),
-        schema_of=lambda schema_id: task.schemas.get(schema_id) or cluster().schema_of(schema_id),
+        read_range=lambda split, start, end: client().read_range(split, start, end),
+        log_start=lambda split: client().log_start(split),
+        schema_of=lambda schema_id: task.schemas.get(schema_id) or client().schema_of(schema_id),
     )
     counters = ReadCounters(pruned_bytes=task.pruned_bytes)
     batches = timed(read_split(task.split, raw_layout(layout), options, sources, counters), counters)
@@ -75,7 +75,7 @@ def read_task(task: InputPartition, layout: ReadLayout, options: SourceOptions) 
             layout.arrow_schema(),
             task.split.range.key,
             options,
-            lambda schema_id: cluster().payload_registry().payload_schema(schema_id),
+            lambda schema_id: client().payload_registry().payload_schema(schema_id),
         )
     if options.transform is not None:
         from pyspark_millrace.transform import decode_transform

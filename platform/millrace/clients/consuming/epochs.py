@@ -42,7 +42,7 @@ _OFFSET_FOR_LEADER_EPOCH = unary(lambda stub: stub.OffsetForLeaderEpoch)
 _NOT_KNOWN = -1
 
 
-class Parting(NamedTuple):
+class Divergence(NamedTuple):
     """Divergence of the log at ``offset`` in ``leader_epoch``; -1 if the leader does not know it."""
 
     offset: int
@@ -58,10 +58,10 @@ class _Asked(NamedTuple):
 _Failed = Callable[[PartitionState, MillraceError], None]
 
 
-def find_parting(position: int, end: Parting) -> Parting | None:
+def find_divergence(position: int, end: Divergence) -> Divergence | None:
     """Compare a position with the end of its epoch in the leader's log; returns None if the position is valid."""
     if end.offset < 0 or end.leader_epoch < 0:
-        return Parting(_NOT_KNOWN, _NOT_KNOWN)
+        return Divergence(_NOT_KNOWN, _NOT_KNOWN)
     return end if end.offset < position else None
 
 
@@ -181,16 +181,16 @@ class EpochChecks:
             failed(state, error)
         else:
             assert state.position is not None
-            parting = find_parting(state.position, Parting(answer.end.end_offset, answer.end.leader_epoch))
-            if parting is None:
+            divergence = find_divergence(state.position, Divergence(answer.end.end_offset, answer.end.leader_epoch))
+            if divergence is None:
                 state.leader_epoch = asked.leader_epoch
             else:
-                self._part(state, parting, asked.leader_epoch)
+                self._log_diverged(state, divergence, asked.leader_epoch)
 
-    def _part(self, state: PartitionState, parting: Parting, leader_epoch: int) -> None:
+    def _log_diverged(self, state: PartitionState, divergence: Divergence, leader_epoch: int) -> None:
         """Handle a log that was truncated below the position."""
         policy = self._config.auto_offset_reset.value
-        where = f"from offset {parting.offset} on" if parting.offset >= 0 else "at an unknown offset"
+        where = f"from offset {divergence.offset} on" if divergence.offset >= 0 else "at an unknown offset"
         what = (
             f"{state.partition}: the leader's log in epoch {leader_epoch} differs from the records that were read up "
             f"to offset {state.position} in epoch {state.offset_epoch}, {where}"
@@ -198,11 +198,11 @@ class EpochChecks:
         if policy == "none":
             state.error = LogTruncationError(
                 f"{what} (auto.offset.reset=none: seek, or choose another)",
-                divergent_offset=parting.offset if parting.offset >= 0 else None,
+                divergent_offset=divergence.offset if divergence.offset >= 0 else None,
             )
-        elif parting.offset >= 0:
+        elif divergence.offset >= 0:
             logger.warning("%s: the consumer continues there", what)
-            state.move_to(parting.offset, parting.leader_epoch)
+            state.move_to(divergence.offset, divergence.leader_epoch)
             state.leader_epoch = leader_epoch
         else:
             logger.warning("%s: the consumer continues at the %s offset", what, policy)

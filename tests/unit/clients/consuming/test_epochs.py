@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from millrace.clients.consuming.epochs import EpochChecks, Parting, find_parting
+from millrace.clients.consuming.epochs import Divergence, EpochChecks, find_divergence
 from millrace.clients.consuming.partition import Fetched, PartitionState
 from millrace.clients.model import PartitionInfo, TopicDescription, TopicPartition
 from millrace.clients.signal import Signal
@@ -18,7 +18,7 @@ from millrace.errors import LeaderNotAvailableError
 
 
 @pytest.mark.parametrize(
-    ("end", "parting"),
+    ("end", "divergence"),
     [
         ((11, 3), None),
         ((10, 3), None),
@@ -29,8 +29,10 @@ from millrace.errors import LeaderNotAvailableError
         ((-1, 3), (-1, -1)),
     ],
 )
-def test_a_position_is_good_up_to_where_its_epoch_ends(end: tuple[int, int], parting: tuple[int, int] | None) -> None:
-    assert find_parting(10, Parting(*end)) == parting
+def test_a_position_is_good_up_to_where_its_epoch_ends(
+    end: tuple[int, int], divergence: tuple[int, int] | None
+) -> None:
+    assert find_divergence(10, Divergence(*end)) == divergence
 
 
 class Known:

@@ -17,7 +17,7 @@ from pyspark_millrace.planning.data_loss import LossReport
 from pyspark_millrace.planning.log_divergence import (
     epochs_of_replaced_leaders,
     epochs_to_look_up,
-    find_partings,
+    find_divergences,
 )
 from pyspark_millrace.planning.offsets import StreamOffsets, ranges_between
 
@@ -76,15 +76,15 @@ def test_only_diverged_records_are_found(happened):
                 newest = log.offsets()
                 ends = {key: log.epoch_end(epoch) for key, epoch in epochs_to_look_up(since, newest).items()}
                 report = LossReport(fail=False)
-                parted = find_partings(since, ends, report)
-                assert len(report.losses) == len(parted)
+                diverged = find_divergences(since, ends, report)
+                assert len(report.losses) == len(diverged)
                 if good == len(read):
                     # If the log had more records than were read, and all of its last epoch is gone, none or some may be
                     # lost.
-                    assert not parted or (not had_all and list(ends.values()) == [None])
+                    assert not diverged or (not had_all and list(ends.values()) == [None])
                 elif len(log.records) >= len(read):  # otherwise the log end offset shows it
                     [end] = ends.values()
-                    assert parted == {KEY: len(read) if end is None else good}
+                    assert diverged == {KEY: len(read) if end is None else good}
             at = min(len(log.records), len(read) + number)
             read, had_all = log.records[:at], at == len(log.records)
             since = log.offsets(at)
@@ -120,13 +120,13 @@ def test_the_first_epoch_is_older_than_none():
 def test_the_loss_ends_the_query_unless_it_is_accepted():
     since = StreamOffsets({KEY: 9}, {KEY.topic: ID}, leader_epochs={KEY: 2})
     with pytest.raises(OffsetsLostError, match=r"the log of t-0 was truncated: offsets 4\.\.8 have been read"):
-        find_partings(since, {KEY: 4}, LossReport(fail=True))
+        find_divergences(since, {KEY: 4}, LossReport(fail=True))
     with pytest.raises(
         OffsetsLostError,
         match=r"of t-0 was truncated: .* perhaps also records that the query has read .*up to offset 8",
     ):
-        find_partings(since, {KEY: None}, LossReport(fail=True))
-    assert find_partings(since, {KEY: 9}, LossReport(fail=True)) == {}
+        find_divergences(since, {KEY: None}, LossReport(fail=True))
+    assert find_divergences(since, {KEY: 9}, LossReport(fail=True)) == {}
 
 
 def test_the_batch_behind_it_begins_where_the_logs_part_and_is_no_other_when_nothing_is_new():
@@ -137,4 +137,4 @@ def test_the_batch_behind_it_begins_where_the_logs_part_and_is_no_other_when_not
     assert ranges_between(end, end) == []
     after = end.advanced_to({KEY: 11}, {KEY.topic: ID}, None, {KEY: 3})
     assert [(wanted.start, wanted.end) for wanted in ranges_between(end, after)] == [(9, 11)]
-    assert not after.parted
+    assert not after.diverged

@@ -37,7 +37,7 @@ def at(initial=False, **partitions):
     | offsets(is_initial=True, cluster_id="c-1")
     | offsets(started_from={PartitionKey("a", 0): 3})
     | offsets(is_reset=True)
-    | offsets(leader_epochs={PartitionKey("a", 0): 3}, parted={PartitionKey("a", 10): 1, PartitionKey("a", 2): 7})
+    | offsets(leader_epochs={PartitionKey("a", 0): 3}, diverged={PartitionKey("a", 10): 1, PartitionKey("a", 2): 7})
 )
 def test_json_and_back(found):
     text = json.dumps(found.to_json())
