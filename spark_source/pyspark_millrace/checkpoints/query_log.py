@@ -38,7 +38,7 @@ class OffsetEntry:
     @cached_property
     def sources(self) -> tuple[StreamOffsets | None, ...]:
         """Offsets of each source; None for a source of another format or without offsets."""
-        return tuple(_offsets_in(self._parted(line)[1]) for line in self.lines)
+        return tuple(_offsets_in(self._name_and_offsets(line)[1]) for line in self.lines)
 
     @property
     def is_reset(self) -> bool:
@@ -48,7 +48,7 @@ class OffsetEntry:
     def with_sources(self, batch_id: int, sources: Mapping[int, StreamOffsets]) -> OffsetEntry:
         """Return a copy of this entry for another batch, with other offsets for some sources."""
         lines = [
-            self._parted(line)[0] + json.dumps(sources[index].to_json()) if index in sources else line
+            self._name_and_offsets(line)[0] + json.dumps(sources[index].to_json()) if index in sources else line
             for index, line in enumerate(self.lines)
         ]
         return OffsetEntry(batch_id, self.version, self.metadata, tuple(lines))
@@ -57,7 +57,7 @@ class OffsetEntry:
         """Return the content of the file."""
         return "\n".join([self.version, self.metadata, *self.lines])
 
-    def _parted(self, line: str) -> tuple[str, str]:
+    def _name_and_offsets(self, line: str) -> tuple[str, str]:
         """Split a line into the source's name and the offsets."""
         if self.version == "v1":
             return "", line
