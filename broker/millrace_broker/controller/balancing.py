@@ -12,7 +12,7 @@ from millrace_broker.controller.elections import first_in_sync
 from millrace_broker.decisions import TopicPartition
 
 
-def to_be_balanced(context: ControllerContext, imbalance_percentage: int) -> list[TopicPartition]:
+def partitions_to_rebalance(context: ControllerContext, imbalance_percentage: int) -> list[TopicPartition]:
     """Return the partitions whose preferred leaders should and may lead them now.
 
     A broker's partitions count only if other brokers lead more than ``leader.imbalance.per.broker.percentage`` of the

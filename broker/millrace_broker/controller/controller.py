@@ -18,7 +18,7 @@ from millrace.errors import (
     UnknownTopicOrPartitionError,
 )
 from millrace_broker.controller.alter_partition import IsrAnswers, alter_isrs, check_broker_epoch
-from millrace_broker.controller.balancing import to_be_balanced
+from millrace_broker.controller.balancing import partitions_to_rebalance
 from millrace_broker.controller.context import ControllerContext, ElectionCounts
 from millrace_broker.controller.deletion import (
     make_eligible,
@@ -232,7 +232,7 @@ class Controller:
 
     def balance_leaders(self, imbalance_percentage: int) -> Steps[None]:
         """Elect preferred leaders for brokers that lead too few of the partitions that prefer them."""
-        partitions = to_be_balanced(self.context, imbalance_percentage)
+        partitions = partitions_to_rebalance(self.context, imbalance_percentage)
         if partitions:
             yield from change_partitions(self.context, partitions, PartitionState.ONLINE, Occasion.PREFERRED)
 

@@ -255,7 +255,7 @@ class DirectoryMoves:
                 return
             source, cleaner = self._hosted.homes[key], self._background.cleaner
             if cleaner is not None:
-                cleaner.leave_gone_out(key)  # an entry of an earlier stay in the target directory
+                cleaner.drop_deleted(key)  # an entry of an earlier stay in the target directory
             future.take_over(lambda: self._take_place(key, log, future, source, target))
             if cleaner is not None:
                 cleaner.forget(source.path, key)

@@ -253,7 +253,7 @@ class LogManager:
             if directory.names_gone(key):
                 self._checkpoints.write(directory)
         if self.cleaner is not None:
-            self.cleaner.leave_gone_out(key)
+            self.cleaner.drop_deleted(key)
 
     def get(self, topic: str, partition: int) -> PartitionLog | None:
         """Return a partition's log; None if there is none. Raises ``StorageError`` when it is offline."""

@@ -2,7 +2,7 @@
 
 It has the offset up to which each partition is clean, in Kafka's format and place (``checkpoints``). A value may be too
 low, which costs a cleaning with little effect. A partition without an entry is dirty from its start. An entry of a
-deleted partition may stay until a partition of that name is created again (``leave_gone_out``). So a deletion need not
+deleted partition may stay until a partition of that name is created again (``drop_deleted``). So a deletion need not
 write the file.
 """
 
@@ -65,7 +65,7 @@ class CleanerCheckpoints:
             if self._offsets[directory].pop(partition, None) is not None:
                 self._gone[directory].add(partition)
 
-    def leave_gone_out(self, partition: PartitionKey) -> None:
+    def drop_deleted(self, partition: PartitionKey) -> None:
         """Rewrite each file that names a deleted partition of this name, because its entry would count for the new one.
 
         Raises ``StorageError``.

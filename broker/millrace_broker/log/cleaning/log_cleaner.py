@@ -196,12 +196,12 @@ class LogCleaner:
         with self._workers.changed:
             self._uncleanable.pop(partition, None)
 
-    def leave_gone_out(self, partition: PartitionKey) -> None:
-        """Prepare the creation of a partition, whose name a deleted one may have had.
+    def drop_deleted(self, partition: PartitionKey) -> None:
+        """Drop the offset of a deleted partition from the checkpoint, before a partition of its name is created.
 
         Raises ``StorageError``.
         """
-        self._checkpoints.leave_gone_out(partition)
+        self._checkpoints.drop_deleted(partition)
 
     def truncated(self, directory: Path, partition: PartitionKey, end_offset: int) -> None:
         """Take note that a partition was truncated; call it while the partition is ``paused``."""

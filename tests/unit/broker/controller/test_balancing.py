@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millrace_broker.controller.balancing import to_be_balanced
+from millrace_broker.controller.balancing import partitions_to_rebalance
 
 from .world import World, tp
 
@@ -15,4 +15,4 @@ def test_a_partition_that_lost_its_leader_for_its_deletion_is_not_balanced() -> 
     assert world.controller is not None
     context = world.controller.context
     assert context.leadership[tp("t-0")].leader == -1
-    assert to_be_balanced(context, 0) == []
+    assert partitions_to_rebalance(context, 0) == []

@@ -16,7 +16,7 @@ from millrace.errors import (
     UnknownTopicOrPartitionError,
 )
 from millrace_broker.controller import Controller, ControllerMovedError, LiveBroker, Occasion
-from millrace_broker.controller.balancing import to_be_balanced
+from millrace_broker.controller.balancing import partitions_to_rebalance
 from millrace_broker.controller.effects import ReadBrokers, SendRequests, WriteLeadership
 from millrace_broker.controller.model import (
     PARTITION_COMES_FROM,
@@ -255,12 +255,12 @@ def test_balancing_waits_for_reassignments_and_for_replicas_in_sync() -> None:
     world.start(1)
     world.event("balance_leaders", 0)
     assert world.led("t-0")[0] == 2
-    assert to_be_balanced(controller_of(world).context, 0) == []
+    assert partitions_to_rebalance(controller_of(world).context, 0) == []
     world.settle()
     world.catch_up("t-0")
-    assert to_be_balanced(controller_of(world).context, 0) == [tp("t-0")]
+    assert partitions_to_rebalance(controller_of(world).context, 0) == [tp("t-0")]
     world.event("reassign", {tp("t-1"): (2, 3)})
-    assert to_be_balanced(controller_of(world).context, 0) == []
+    assert partitions_to_rebalance(controller_of(world).context, 0) == []
     world.event("balance_leaders", 0)
     assert world.led("t-0")[0] == 2
 

@@ -63,9 +63,9 @@ def test_partitions_that_are_gone_are_left_out_before_one_of_their_name_comes(di
     assert written(directories[0]) == {KEY: 5, OTHER: 7}, "the next write leaves it out"
     checkpoints.forget(directories[0], OTHER)
     assert checkpoints.get(directories[0], OTHER) is None
-    checkpoints.leave_gone_out(OTHER)
+    checkpoints.drop_deleted(OTHER)
     assert [written(directory) for directory in directories] == [{}, {KEY: 5, OTHER: 7}]
-    checkpoints.leave_gone_out(KEY)
+    checkpoints.drop_deleted(KEY)
     assert [written(directory) for directory in directories] == [{}, {OTHER: 7}]
 
 
@@ -74,6 +74,6 @@ def test_a_partition_that_is_not_in_the_file_costs_no_write(directories: list[Pa
     for directory in directories:
         (directory / CLEANER_OFFSETS).unlink()
     checkpoints.forget(directories[0], ("orders", 2))
-    checkpoints.leave_gone_out(("orders", 2))
-    checkpoints.leave_gone_out(KEY)
+    checkpoints.drop_deleted(("orders", 2))
+    checkpoints.drop_deleted(KEY)
     assert not any((directory / CLEANER_OFFSETS).exists() for directory in directories)
