@@ -1,1 +1,15 @@
-"""The server: keeps topics as logs and answers the calls of the protocol."""
+"""The server: keeps topics as logs and answers the calls of the protocol.
+
+* ``opening``, ``broker``  start of a broker, and the record of its parts
+* ``listeners``, ``kafka_api``, ``api``  the ways in, the calls of Kafka, and the calls of millrace
+* ``groups``, ``share_groups``, ``transactions``, ``coordinators``  the coordinators, and their common base
+* ``cluster``, ``controller``, ``decisions``  a broker's place in its cluster, the controller, and its decisions
+* ``replication``  replicas of partitions
+* ``log``, ``log_tools``  partitions as segment files, and tools that read them without a broker
+* ``metadata``, ``config``  topics and configurations, and the configuration in force
+* ``security``, ``audit``, ``quotas``  who may do what, its record, and how much
+* ``purgatory``, ``runtime``, ``network``, ``metrics``  delayed operations, threads, calls to brokers, Prometheus
+* ``cli``, ``testing``  commands, and a broker inside another program
+
+``broker/ARCHITECTURE.md`` follows a record through them.
+"""

@@ -12,6 +12,13 @@ This package holds the common parts, one concept per subpackage:
 * ``millrace.coordination``  metadata with ZooKeeper's semantics: the interface, and its embedded store
 * ``millrace.clients``       producer, consumer and admin
 * ``millrace.cli``           the ``millrace`` command
+* ``millrace.kafka_protocol``, ``millrace.coordinator_records``  Kafka's messages, and the coordinators' records
+* ``millrace.security``      TLS, SASL and key stores, for clients and brokers
+* ``millrace.acls``, ``millrace.quotas``  ACLs and client quotas as data
+* ``millrace.migration``     topics and offsets copied from Kafka
+
+Small modules: ``ids``, ``partitions``, ``java_strings`` (their order and hash), ``processors`` (their number),
+``spinning`` (busy-waiting).
 
 This module loads nothing, so that ``import millrace`` costs nothing in a Spark worker.
 """

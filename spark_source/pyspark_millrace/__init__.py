@@ -20,6 +20,10 @@ Spark finds this package by its name (``pyspark_*``) in every session that uses 
 * ``eventually``     values that a thread computes while Spark does other work
 * ``interruption``   a query that is stopped within a micro-batch
 * ``worker_garbage`` cheap garbage collection in workers
+* ``transform``      a Python function that tasks apply before rows enter the JVM
+* ``kept_clients``   clients of a worker process, across tasks
+* ``late_processor``, ``state_connections``  stateful processors: loaded late, and without Spark's leak
+* ``session_settings``, ``spark_connect``, ``partition_key``  small parts
 """
 
 from __future__ import annotations

@@ -13,7 +13,13 @@ Spark runs a topology as a stream or as a batch, and ``TopologyTestDriver`` runs
 The public names are those of ``__all__``. ``builder`` and ``language`` define the DSL. ``expressions``, ``aggregates``,
 ``windows``, ``serdes`` and ``processors`` define its arguments. ``graph`` is the topology as data, and ``compiler``
 turns it into a plan. ``steps`` are the operators, ``stores`` their state, and ``runners`` run plans. ``checkpoints``
-and ``queries`` read the stored state. An import of the package loads no engine; the runners are loaded on first use.
+and ``queries`` read the stored state, which ``upgrades`` resets and rebuilds. ``application`` runs a topology as a job,
+``cli`` has the commands, and ``demo`` the demo.
+
+Small modules below them: ``layout`` and ``frames`` (columns between steps), ``functions``, ``payload_rows`` (serdes of
+Avro, JSON and Protobuf), ``suppressed``, ``errors``.
+
+An import of the package loads no engine; the runners are loaded on first use.
 """
 
 from __future__ import annotations

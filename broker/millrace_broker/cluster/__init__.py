@@ -11,6 +11,7 @@
 * ``controller_requests``  elections, reassignments, ISR changes and shutdowns on request to the controller
 * ``alter_partition_manager``  ISR changes that leaders request from the controller
 * ``notifications``, ``changed_configs``  changed configurations and ACLs
+* ``shared_security`` ACLs and delegation tokens of a cluster, and changes of them by other brokers
 * ``token_expiry``    removal of expired delegation tokens
 * ``wire``            requests and answers as protobuf messages
 """

@@ -3,7 +3,13 @@
 ``topics`` has the data types, ``catalog`` the current snapshot, ``changes`` the only writer.
 ``topic_rules`` checks names, partition counts and options.
 ``assignment`` assigns replicas to brokers. ``record_codecs`` converts records of Kafka clients for typed topics.
-``gone_topics`` reports deleted topics, and ``topic_keys`` gives their keys to the log cleaner.
+``gone_topics`` reports deleted topics, and ``topic_keys`` gives keys to the log cleaner. ``topic_nodes`` has paths.
+
+Configurations, as Kafka stores them: ``broker_configs`` (passwords by ``password_encoder``), ``group_configs``,
+``quota_configs``, ``scram_credentials``, ``client_metrics`` and ``payload_schemas``. ``config_nodes`` reads and writes
+their nodes, and ``config_notices`` tells all brokers of a change.
+
+``registration`` is a broker's own node, and ``producer_ids`` gives out the cluster's producer ids.
 """
 
 from millrace_broker.metadata.broker_configs import BrokerConfigs

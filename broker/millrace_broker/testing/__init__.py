@@ -1,4 +1,7 @@
-"""Real broker inside another program, for tests and notebooks."""
+"""Real broker inside another program, for tests and notebooks.
+
+``embedded`` has ``EmbeddedBroker``.
+"""
 
 from millrace_broker.testing.embedded import EmbeddedBroker
 

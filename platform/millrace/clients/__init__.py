@@ -6,11 +6,18 @@
 * ``signal``          the wait of a consumer's caller, its wake-up, and the check for a single caller
 * ``interceptor_calls``  calls of interceptors, whose exceptions are logged
 * ``grouped_by_topic``   partitions and offsets grouped by topic, as requests name them
-* ``admin``         topics, schemas, configuration; ``log_operations``, ``groups`` and others add their calls
+* ``admin``         topics, schemas, configuration. More calls of it are in ``log_operations`` (with ``epoch_ends``,
+                    ``ranges``, ``record_deletion``), ``groups``, ``transactions``, ``cluster_operations``,
+                    ``acl_operations``, ``quota_operations`` and ``payload_schemas``
+* ``delegation_tokens``, ``scram_credentials``  administration by calls of Kafka
 * ``producer``      the interface of the producer; ``producing`` holds its internals
 * ``consumer``      topics to records or Arrow tables; ``consuming`` holds its internals
 * ``share_consumer``  topics as queues; ``sharing`` holds its internals
 * ``membership``    group membership and offset commits; ``assignors`` partition assignment in a group
+* ``aio``           the clients for asyncio
+* ``leaders``       calls to the leaders of partitions, with retries
+* ``transport``     gRPC, or frames over TCP
+* ``loading``       objects named in a configuration
 """
 
 from millrace.clients.admin import Admin

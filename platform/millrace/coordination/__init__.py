@@ -2,7 +2,12 @@
 
 ``interface`` defines the guarantees of every store. ``embedded`` is the store of a single broker. ``zookeeper`` is
 the store of a cluster (it needs kazoo, so its users import it themselves). ``single_calls`` is shared by the stores.
-``outcomes`` determines the outcome of a write whose response was lost. ``paths`` and ``nodes`` define the layout.
+``outcomes`` determines the outcome of a write whose response was lost.
+
+Layout: ``paths``, ``nodes``, ``acl_nodes``, ``token_nodes``, ``notices``, with the encoding of ``json_node``.
+
+Parts of the embedded store: ``tree``, ``watches``. Parts of the other: ``zookeeper_link`` (a session),
+``zookeeper_client`` (kazoo), ``zookeeper_watches``.
 """
 
 from millrace.coordination.embedded import METADATA_FILE, EmbeddedCoordination, EmbeddedStore

@@ -5,6 +5,9 @@ The wire carries the code: ``error_of`` converts a received code and message to 
 ``retriable`` says whether the same request may succeed later without a change by the caller.
 
 A message names the thing and the remedy: "offsets 0..41 of orders-3 were deleted (retention): start at 42".
+
+``base`` has ``MillraceError``. The others are in ``topics``, ``records``, ``brokers``, ``cluster``, ``groups``,
+``producers`` and ``clients``, by the part that raises them.
 """
 
 from __future__ import annotations

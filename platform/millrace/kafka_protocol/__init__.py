@@ -8,6 +8,8 @@
 ``reading``    compiler of decoders
 ``writing``    compiler of encoders
 ``constructing``  compiler of constructors
+``source``     source text of a compiled codec; ``wire`` has the primitives that it calls
+``errors``     errors of messages that cannot be read or written
 ``generator``  generator of ``calls`` and ``data`` from Kafka's definitions
 """
 

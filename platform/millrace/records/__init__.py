@@ -2,7 +2,7 @@
 
 - ``header``: the 61-byte header of every batch, and its checksum
 - ``scan``: finding, checking and placing batches without a look into their bodies
-- ``columnar``, ``columnar_writing``, ``arrays``: the layout of the native body, and its writer
+- ``columnar``, ``columnar_message``, ``columnar_writing``, ``arrays``: the native body, its reader and its writer
 - ``rows``, ``varint``, ``control``: Kafka's own body record by record, and the transaction markers in it
 - ``record_bounds``, ``row_columns``, ``row_columns_writing``, ``varint_arrays``: the same body from and to Arrow, all
   records at once

@@ -1,7 +1,9 @@
 """Readers of a partition's files: names, indexes, mapped extents.
 
-``names``     file and directory names ``indexes``   lookup in the sparse offset and time index ``mapping``   a run of
-batches as a zero-copy buffer; ``direct`` maps a file that a broker named
+* ``names``      file and directory names
+* ``indexes``    lookup in the sparse offset and time index; ``transaction_index`` aborted transactions
+* ``mapping``    a run of batches as a zero-copy buffer; ``direct`` maps a file that a broker named
+* ``remote``     files in a remote store
 
 Only the broker writes these files (``millrace_broker.log``).
 """

@@ -2,4 +2,5 @@
 
 * ``offsets``  show and reset the offsets of a query
 * ``audit``    prove that a table holds the records that a query read
+* ``spark``    run programs under spark-submit
 """

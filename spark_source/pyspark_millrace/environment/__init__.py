@@ -4,4 +4,5 @@
 * ``java_runtime, delta_jars, checkpoint_files``  checks of a session before Spark starts
 * ``worker_daemon``   Spark's daemon of Python workers without false alarms
 * ``error_display``   one sentence in place of the JVM's stack trace
+* ``package``         millrace as a zip file for executors
 """

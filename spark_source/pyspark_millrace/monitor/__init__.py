@@ -7,6 +7,7 @@ and the reports of tasks (``pyspark_millrace.reading.reports``).
 * ``progress``      Spark's progress reports, reduced to millrace sources
 * ``group_commits`` offset commits to groups, in the background
 * ``measurements``  totals of each query
+* ``lags``          the current lag, requested on demand
 * ``exposition``    the totals and the current lag in Prometheus' form
 * ``outlets``       HTTP, text file, push gateway
 """

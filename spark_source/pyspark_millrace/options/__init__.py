@@ -5,4 +5,5 @@
 * ``positions``  start and end of a read
 * ``decoding``   ``decode``, ``decode.*`` and ``badRecords``
 * ``limits``     minimum and maximum size of a micro-batch
+* ``reference``  the definitions: names, meanings, defaults
 """

@@ -6,6 +6,10 @@ The stages are: graph → checked graph → rewritten graph → physical plan.
 ``rewrite`` reduces the columns and rows that are read and passed on. ``plan`` separates the work of the readers from
 the work per bucket. ``stages`` cuts the latter at repartitions (by ``stage_numbers``). ``explain`` describes the plan,
 ``node_texts`` each of its nodes.
+
+``layouts`` and ``table_layouts`` compute the layouts for ``check``. ``tables`` finds the rows that tables must keep.
+``repartitions`` inserts repartitions, ``forks`` finds branches that meet again, and ``stream_time`` the repartitions
+for which a processor waits. ``partial`` moves aggregates to the readers. ``produced`` has the serdes of outputs.
 """
 
 from millrace_streams.compiler.check import CheckedTopology, check

@@ -2,5 +2,6 @@
 
 * ``evaluation``  column expressions in polars, and their result types
 * ``codec``       keys and values of a layout, from a frame and to one
+* ``cells``       single values as their column gives them back
 * ``packed``      frames as Arrow IPC streams
 """

@@ -2,7 +2,8 @@
 
 ``nodes`` has the base, sources, sinks and stateless nodes. ``tables``, ``aggregations``, ``joins`` and ``processing``
 have the other nodes. ``topology_builder`` collects nodes, and ``topology`` is the graph with its checks. ``describe``
-is its text, and ``diagram`` its boxes and edges, which ``svg`` and ``mermaid`` draw.
+is its text, and ``diagram`` its boxes and edges, which ``svg`` and ``mermaid`` draw. ``store_names`` has
+the names of stores in Spark.
 """
 
 from millrace_streams.graph.aggregations import (

@@ -1,7 +1,7 @@
 """Handles of the DSL: streams, tables and groups.
 
 Each method adds nodes and returns a new handle. ``handle`` is the common base; ``stream``, ``grouped``, ``cogrouped``
-and ``table`` are the kinds.
+and ``table`` are the kinds. ``folds`` has functions that fold.
 """
 
 from millrace_streams.language.cogrouped import (

@@ -4,6 +4,9 @@ A store belongs to one operator in one bucket, and only this operator changes it
 its tables) see it *as of the start of the batch*. They apply the changes that reach them, and the expiry of its windows
 (``millrace_streams.steps.expiry``). So each operator can run over the whole batch, and record order is kept. ``commit``
 ends a batch and returns its changes.
+
+``key_value``, ``window``, ``session``, ``versioned``, ``records`` and ``buffer`` are the kinds, on a common ``base``.
+``below`` has the stored rows of a store, and ``forms`` converts them. ``entries`` has the private entries of operators.
 """
 
 from millrace_streams.stores.base import ExpiringStore, ObjectStore, StoreKind, StoreSpec

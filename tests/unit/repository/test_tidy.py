@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 from pathlib import Path
@@ -11,6 +12,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
+ROOTS = ("platform/millrace", "broker/millrace_broker", "spark_source/pyspark_millrace", "streams_dsl/millrace_streams")
+MODULE_PER_CALL = ("api", "kafka_api", "calls", "data")
+"""Packages with a module for each call or record, named like it."""
 
 
 def tracked(pattern: str) -> list[Path]:
@@ -25,19 +29,26 @@ def test_a_source_root_is_not_a_package(folder: str) -> None:
 
 def test_every_folder_of_code_is_a_package_with_a_word_about_it() -> None:
     # A folder without ``__init__.py`` can be imported, but the import contracts do not see it.
-    roots = (
-        "platform/millrace",
-        "broker/millrace_broker",
-        "spark_source/pyspark_millrace",
-        "streams_dsl/millrace_streams",
-    )
-    folders = {path.parent for root in roots for path in tracked(f"{root}/*.py")}
+    folders = {path.parent for root in ROOTS for path in tracked(f"{root}/*.py")}
     bare = [
         folder
         for folder in folders
         if not (folder / "__init__.py").exists() or not (folder / "__init__.py").read_text().startswith('"""')
     ]
     assert bare == []
+
+
+def test_a_package_names_its_modules() -> None:
+    unnamed = []
+    for path in (path for root in ROOTS for path in tracked(f"{root}/*.py")):
+        module = path.parent if path.name == "__init__.py" else path.with_suffix("")
+        package = module.parent / "__init__.py"
+        if not package.exists() or path.name == "__main__.py" or module.parent.name in MODULE_PER_CALL:
+            continue
+        words = ast.get_docstring(ast.parse(package.read_text())) or ""
+        if not re.search(rf"\b{module.name}\b", words):
+            unnamed.append(f"{package.relative_to(ROOT)} does not name {module.name}")
+    assert unnamed == []
 
 
 def test_files_have_a_readable_size() -> None:

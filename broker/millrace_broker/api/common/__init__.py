@@ -11,4 +11,7 @@
 * ``groups``, ``group_kinds``    groups by id, and ids that belong to the other kind of group
 * ``share_acknowledgements``     acknowledgements of records delivered to share groups
 * ``configs``, ``payload_schemas``  configuration resources, and schemas as messages
+* ``quota_entities``, ``throttling``  quotas as messages, and their use at the end of a call
+* ``broker_calls``   calls that only brokers may make
+* ``typed_rows``     batches of Kafka clients as columnar batches of typed topics, and back
 """

@@ -6,6 +6,7 @@
 * ``truncation``    the offset where two logs diverge, by leader epochs
 * ``fetch_session`` one request for all partitions that are fetched from one broker
 * ``read_replicas`` the replica that a consumer reads from (KIP-392)
+* ``model``         frozen data that the others share
 """
 
 from millrace_broker.replication.core.fetch_session import FetchSession, SessionRequest

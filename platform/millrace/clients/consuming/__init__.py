@@ -7,5 +7,6 @@
 * ``partition``      position and fetched data of a partition; ``reader`` decodes the data
 * ``records``        the result of ``poll``
 * ``positions``      initial positions: committed offsets and resets
+* ``epochs``         truncation detection after a change of the leader epoch
 * ``interceptors``   an application's hooks for consumed and committed data
 """
