@@ -11,9 +11,10 @@ The rules and the order of results are those of Kafka Streams 3.9:
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from millrace_streams.graph import StreamStreamJoinNode
 from millrace_streams.steps.batch import Batch
@@ -89,6 +90,7 @@ class _Join:
     waiting: TimeBuffer
     out: Emitted
     others: list[Any] = field(default_factory=list)
+    order: _Order | None = None
     turn: int = 0
     side: int = _LEFT
 
@@ -165,7 +167,10 @@ class _Join:
         identity = (self.side, key, time_ms)
         waiting = self.waiting.entry(identity)
         values = (*(waiting.values if waiting is not None else ()), value)
-        self.waiting.put(identity, WaitingForPartner(self.side == _LEFT, key, time_ms, values))
+        entry = WaitingForPartner(self.side == _LEFT, key, time_ms, values)
+        self.waiting.put(identity, entry)
+        if self.order is not None:
+            self.order.add(identity, entry)
 
     def _release(self, stream_time_ms: int) -> None:
         """Join records with None that can no longer find a match; both sides wait in one order by time."""
@@ -173,19 +178,93 @@ class _Join:
         oldest_ms = self.waiting.number(_OLDEST_WAITING, FOREVER_MS)
         if oldest_ms + self._reach(self.side) + grace_ms >= stream_time_ms:
             return
-        self.waiting.numbers[_OLDEST_WAITING] = FOREVER_MS
-        still_open = [False, False]
-        over: list[Any] = []
-        for identity, waiting in self.waiting.entries():
-            side, _, time_ms = identity
-            self.waiting.numbers[_OLDEST_WAITING] = time_ms
-            if all(still_open):
-                break
-            if time_ms + self._reach(side) + grace_ms >= stream_time_ms:
-                still_open[side] = True
-            else:
-                over.append((identity, waiting))
-        for (side, key, time_ms), waiting in over:
-            self.waiting.remove((side, key, time_ms))
-            for value in waiting.values:
+        if self.order is None:
+            self.order = _Order(self.waiting)
+        over = self.order.take([stream_time_ms - grace_ms - self._reach(side) for side in (_LEFT, _RIGHT)])
+        self.waiting.numbers[_OLDEST_WAITING] = self.order.seen_ms(over)
+        for _, (side, key, time_ms) in over:
+            for value in self.waiting.remove((side, key, time_ms)).values:
                 self._emit(key, side, value, None, time_ms)
+
+
+_Item: TypeAlias = tuple[tuple[Any, ...], tuple[int, Any, int]]
+"""Place and identity of a record that waits."""
+
+
+class _Order:
+    """Waiting records of each side, in order: a release reads none that wait behind others of their side.
+
+    Records leave the buffer also when they find a match. Their items are dropped when they are met.
+    """
+
+    def __init__(self, waiting: TimeBuffer) -> None:
+        self._waiting = waiting
+        self._items: tuple[list[_Item], list[_Item]] = ([], [])
+        self._first = [0, 0]
+        self._known: set[Any] = set()
+        for identity, entry in waiting.entries():
+            self.add(identity, entry)
+
+    def add(self, identity: tuple[int, Any, int], entry: WaitingForPartner) -> None:
+        """Add a record, unless one with the same place is known."""
+        if identity not in self._known:
+            self._known.add(identity)
+            side = identity[0]
+            insort(self._items[side], (entry.place, identity), lo=self._first[side], key=_place)
+
+    def take(self, limits_ms: Sequence[int]) -> list[_Item]:
+        """Take the records before the limit of their side, in the order of both sides."""
+        over: list[_Item] = []
+        for side, limit_ms in enumerate(limits_ms):
+            items, first = self._items[side], self._first[side]
+            while first < len(items) and (items[first][0][0] < limit_ms or not self._waits(items[first])):
+                if self._waits(items[first]):
+                    over.append(items[first])
+                self._known.discard(items[first][1])
+                first += 1
+            self._first[side] = first
+        over.sort(key=_place)
+        return over
+
+    def seen_ms(self, over: Sequence[_Item]) -> int:
+        """Return the time of the last record that Kafka Streams sees when it releases these.
+
+        It goes over all records, value by value, until the one after it has seen an open one of each side.
+        """
+        fronts = [items[first] for items, first in zip(self._items, self._first, strict=True) if first < len(items)]
+        if len(fronts) == len(self._items):
+            last = max(fronts, key=_place)
+            if len(self._waiting.entry(last[1]).values) > 1:
+                return _time(last)
+            following = [item for side in (_LEFT, _RIGHT) for item in self._following(side, last)]
+            return min(map(_time, following), default=_time(last))
+        return max(map(_time, [*over, *self._last()]), default=FOREVER_MS)
+
+    def _following(self, side: int, last: _Item) -> list[_Item]:
+        """Return the first record of a side after this one, if there is one."""
+        items = self._items[side]
+        begin = end = bisect_right(items, _place(last), lo=self._first[side], key=_place)
+        while end < len(items) and not self._waits(items[end]):
+            end += 1
+        self._known.difference_update(identity for _, identity in items[begin:end])
+        del items[begin:end]
+        return items[begin : begin + 1]
+
+    def _last(self) -> list[_Item]:
+        """Return the last record of each side that has any."""
+        for items, first in zip(self._items, self._first, strict=True):
+            while len(items) > first and not self._waits(items[-1]):
+                self._known.discard(items.pop()[1])
+        return [items[-1] for items, first in zip(self._items, self._first, strict=True) if len(items) > first]
+
+    def _waits(self, item: _Item) -> bool:
+        return self._waiting.entry(item[1]) is not None
+
+
+def _place(item: _Item) -> tuple[Any, ...]:
+    return item[0]
+
+
+def _time(item: _Item) -> int:
+    time_ms: int = item[0][0]
+    return time_ms

@@ -6,8 +6,17 @@ from typing import Any
 
 import pytest
 
-from millrace_streams import StreamsBuilder, TestRecord, TopologyTestDriver, count, mean, sessions, tumbling, within
-from millrace_streams.stores import KeyValueStore, ObjectStore, StoreSpec
+from millrace_streams import (
+    StreamsBuilder,
+    TestRecord,
+    TopologyTestDriver,
+    count,
+    mean,
+    sessions,
+    tumbling,
+    within,
+)
+from millrace_streams.stores import KeyValueStore, ObjectStore, StoreSpec, TimeBuffer
 
 TYPES = {"key": "string", "value": "string"}
 Script = list[tuple[str, str | None, str | None, int]]
@@ -117,6 +126,49 @@ def test_records_of_one_key_and_time_wait_together_and_leave_in_order_of_time() 
     script: Script = [("l", "b", "2", 11), ("l", "b", "3", 11), ("r", "a", "4", 11), ("l", "c", "1", 10)]
     assert piped(driver, script) == []
     assert piped(driver, [("l", "z", "Z", 90)]) == [("1None", 10), ("None4", 11), ("2None", 11), ("3None", 11)]
+
+
+@pytest.mark.parametrize("size", [1, 7])
+def test_results_without_a_match_come_with_the_records_with_which_kafka_streams_sends_them(size: int) -> None:
+    # At y of 23 it sends the record of 15, and stops after an open record of each side, of 19. Two with one key and
+    # time are read one by one, so that it continues at 19 and not at 20.
+    script: Script = [
+        ("l", "b", "B", 15),
+        ("r", "c", "C", 19),
+        ("l", "a", "A", 19),
+        ("l", "a", "O", 19),
+        ("l", "b", "D", 20),
+        ("r", "a", "E", 23),
+        ("r", "b", "F", 25),
+    ]
+    driver = joining("outer_join", within(0, grace=5))
+    found = [each for first in range(0, 7, size) for each in piped(driver, script[first : first + size])]
+    assert found == [("BNone", 15), ("NoneC", 19), ("ANone", 19), ("ONone", 19)]
+
+
+@pytest.mark.parametrize("kind", ["left_join", "outer_join"])
+def test_a_release_reads_no_records_that_wait_behind_others(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = [0]
+
+    def counting(function: Any) -> Any:
+        def entries(self: TimeBuffer) -> Any:
+            for entry in function(self):
+                reads[0] += 1
+                yield entry
+
+        def entry(self: TimeBuffer, identity: Any) -> Any:
+            reads[0] += 1
+            return function(self, identity)
+
+        return entry if function is TimeBuffer.entry else entries
+
+    monkeypatch.setattr(TimeBuffer, "entries", counting(TimeBuffer.entries))
+    monkeypatch.setattr(TimeBuffer, "entry", counting(TimeBuffer.entry))
+    driver = joining(kind, within(0, grace=5).after(100_000))
+    found = piped(driver, [("l", f"{number}", "L", number) for number in range(400)])
+    found += piped(driver, [("r", f"{number}", "R", 400 + number) for number in range(400)])
+    assert found == [("LR", 400 + number) for number in range(400)]
+    assert reads[0] < 400 * 16
 
 
 @pytest.mark.parametrize(
