@@ -13,8 +13,8 @@ from millrace_streams.graph import Node, RepartitionNode, TopicSinkNode
 def forks_of(nodes: Sequence[Node]) -> dict[tuple[str, str, int], tuple[int, int, int]]:
     """Number the edges (parent, child, input) of forks: the fork, the branch, and the number of branches.
 
-    ``nodes`` are those of a task, parents first. Sinks of one topic meet in the topic. A sink whose topics a function
-    names may meet every other sink.
+    Branches count from 1, because 0 comes before all of them (``Flow.before_branches``). ``nodes`` are those of a task,
+    parents first. Sinks of one topic meet in the topic. A sink whose topics a function names may meet every other sink.
     """
     any_topic = any(isinstance(node, TopicSinkNode) and node.extractor is not None for node in nodes)
     reached = {node.name: _meetings(node, any_topic=any_topic) for node in nodes}
@@ -28,8 +28,8 @@ def forks_of(nodes: Sequence[Node]) -> dict[tuple[str, str, int], tuple[int, int
         edges = [(node, place) for node in nodes for place, name in enumerate(node.parents) if name == parent]
         if not _meet_again([reached[node.name] for node, _ in edges]):
             continue
-        for way, (node, place) in enumerate(edges):
-            numbered[parent, node.name, place] = (forks, way, len(edges))
+        for way, (node, place) in enumerate(edges, start=1):
+            numbered[parent, node.name, place] = (forks, way, len(edges) + 1)
         forks += 1
     return numbered
 

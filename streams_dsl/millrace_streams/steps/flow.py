@@ -77,6 +77,15 @@ class Flow:
         marks[:, FIXED + fork] = places * ways + way
         return Flow(self.batch, marks, self.children)
 
+    def before_branches(self, forks: Sequence[tuple[int, int]]) -> Flow:
+        """Return the flow marked as coming before all branches of forks, which are given with their numbers of ways."""
+        if not forks:
+            return self
+        marks = self.marks.copy()
+        for fork, ways in forks:
+            marks[:, FIXED + fork] -= marks[:, FIXED + fork] % ways
+        return Flow(self.batch, marks, self.children)
+
     def for_child(self, child: str) -> Flow:
         """Return the rows for a child of a processor."""
         if self.children is None:

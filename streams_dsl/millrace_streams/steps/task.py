@@ -17,12 +17,17 @@ import numpy as np
 from millrace_streams.graph import (
     ChildNode,
     DeltaSinkNode,
+    MaterializeNode,
     Node,
     ProcessNode,
     RepartitionNode,
     StreamTableJoinNode,
+    TableFilterNode,
+    TableMapNode,
+    TableSelectNode,
     TableTableJoinNode,
     TopicSinkNode,
+    WindowCopyNode,
 )
 from millrace_streams.processors import TaskId
 from millrace_streams.steps.aggregate import AggregateStep
@@ -99,6 +104,25 @@ class Steps:
     def fork_count(self) -> int:
         """Number of forks in the marks."""
         return len({fork for fork, _, _ in self.forks.values()})
+
+    @cached_property
+    def branching(self) -> Mapping[str, Sequence[tuple[int, int]]]:
+        """Forks of the tables that joins of streams look up, with their numbers of ways, by join.
+
+        A table stores a change before it forwards it. So a join finds it also for a record that comes from the table on
+        an earlier branch. A table without a store in Kafka Streams is computed from those above, and so are its forks.
+        """
+        nodes = {operator.node.name: operator.node for operator in self.operators}
+        ways = {parent: (fork, ways) for (parent, _, _), (fork, _, ways) in self.forks.items()}
+        found = {}
+        for node in nodes.values():
+            if isinstance(node, StreamTableJoinNode):
+                tables = [node.parents[1]]
+                for table in tables:
+                    if table in nodes and _is_computed(nodes[table]):
+                        tables += [each for each in nodes[table].parents if each not in tables]
+                found[node.name] = [ways[table] for table in tables if table in ways]
+        return found
 
     @cached_property
     def looked_up(self) -> frozenset[str]:
@@ -207,6 +231,8 @@ class Task:
             flow = Flow(empty_batch(operator.inputs[place]), root_marks(NO_ROWS, self.steps))
         fork = self.steps.forks.get((parent, operator.node.name, place))
         flow = flow if fork is None else flow.after_fork(*fork)
+        if isinstance(operator.node, StreamTableJoinNode) and place == 1:
+            flow = flow.before_branches(self.steps.branching[operator.node.name])
         return flow.for_child(operator.node.child) if isinstance(operator.node, ChildNode) else flow
 
     def _unsent(self, operator: Operator) -> dict[int, str]:
@@ -290,6 +316,13 @@ def root_marks(roots: Rows, steps: Steps, *, source_number: int = 0) -> Marks:
     marks[:, ROOT] = roots
     marks[:, CHANNEL] = source_number
     return marks
+
+
+def _is_computed(node: Node) -> bool:
+    """Return whether a table has no store in Kafka Streams, which computes its rows from the table above."""
+    if isinstance(node, TableFilterNode | TableMapNode | TableSelectNode | TableTableJoinNode):
+        return node.store is None
+    return isinstance(node, MaterializeNode | WindowCopyNode)
 
 
 def _entries(

@@ -8,6 +8,7 @@ import pytest
 
 from millrace_streams import (
     StreamsBuilder,
+    Suppressed,
     TestRecord,
     TopologyTestDriver,
     count,
@@ -331,6 +332,31 @@ def test_the_rows_that_name_a_changed_row_are_joined_in_order_of_their_keys(kind
     keys = "hbfadgce"
     changes(driver, *(("l", key, f"x{key}") for key in keys))
     assert changes(driver, ("r", "x", "X")) == [(key, f"x{key} X") for key in sorted(keys)]
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_join_finds_the_row_of_the_change_that_its_record_comes_from(at_once: bool) -> None:
+    builder = StreamsBuilder()
+    counts = builder.stream("l", **TYPES).group_by_key().count()
+    pair = {"joiner": lambda one, other: f"{one} {other}", "value": "string"}
+    counts.to_stream().join(counts, **pair).to("itself")
+    counts.suppress(Suppressed.until_time_limit(0)).to_stream().left_join(counts, **pair).to("held-back")
+    counts.to_stream().left_join(counts.filter(lambda number: number % 2 == 0), **pair).to("filtered")
+    counts.to_stream().left_join(counts.join(counts.map_values(lambda number: number * 10), max), **pair).to("joined")
+    driver = TopologyTestDriver(builder.build())
+    records = [TestRecord("l", "a", "x", time_ms) for time_ms in range(3)]
+    for batch in [records] if at_once else [[record] for record in records]:
+        driver.pipe_records(batch)
+    found = {topic: [each.value for each in driver.read_records(topic)] for topic in _OUT}
+    assert found == _OUT
+
+
+_OUT = {
+    "itself": ["1 1", "2 2", "3 3"],
+    "held-back": ["1 1", "2 2", "3 3"],
+    "filtered": ["1 None", "2 2", "3 None"],
+    "joined": ["1 10", "2 20", "3 30"],
+}
 
 
 def test_results_of_named_aggregates_are_looked_up_by_joins() -> None:
