@@ -220,7 +220,7 @@ SUITES = (
     ),
     Suite(
         name="kafka-streams",
-        what="random records in topologies here and in Kafka Streams, with equal results: scripts of each topology",
+        what="random records in fixed and random topologies here and in Kafka Streams, with equal results: scripts",
         arguments=["tests/integration/test_kafka_streams.py"],
         dials={"KAFKA_STREAMS_SCRIPTS": 100},
         portion=10,

@@ -1,7 +1,7 @@
 """Tests of random records in the same topologies here and in Kafka Streams, whose results must be equal.
 
-``KAFKA_STREAMS_SCRIPTS`` is the number of scripts for each topology. A failed script is printed, and repeated with
-``KAFKA_STREAMS_SEED``.
+``KAFKA_STREAMS_SCRIPTS`` is the number of scripts for each topology, and a quarter of the number of scripts with a
+random topology. A failed script is printed, and repeated with ``KAFKA_STREAMS_SEED``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import random
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -22,9 +24,14 @@ from benchmarks.workspace import Workspace
 
 from millrace_streams import StreamsBuilder, TestRecord, TopologyTestDriver
 
+from .kafka_streams import generated
 from .kafka_streams.topologies import TOPOLOGIES
 
-JAVA: Final = Path(__file__).parent / "kafka_streams" / "RandomTopologies.java"
+JAVA: Final = Path(__file__).parent / "kafka_streams"
+GENERATED: Final = "generated"
+"""Name of the scripts with a topology of their own."""
+GENERATED_PER_TOPOLOGY: Final = 4
+"""Number of generated topologies for each script of the others."""
 MEMORY: Final = Path("/dev/shm")
 """Files in memory, where the system has them."""
 INPUTS: Final = dict.fromkeys(TOPOLOGIES, "xy") | {
@@ -40,14 +47,34 @@ WITHOUT_KEY: Final = ("streamJoins", "windows", "cogrouped")
 STEPS_MS: Final = ((0, 1, 1, 2, -2, -5), (0, 1, 3, 8, -4, -9, -15), (0, 0, 1))
 STEPS_OF_CLOSING_MS: Final = ((0, 0, 1, 1, -2, -4, -9),)
 """Kafka Streams loses results on close if stream time jumps past the retention (docs/streams/semantics.md)."""
-UNORDERED: Final = {("foreignKeys", "twice")}
-"""Results through two topics, whose order Kafka Streams does not define. Those of one key are in order."""
+LAST: Final = {("foreignKeys", "twice")}
+"""Results through two topics, whose order Kafka Streams does not define. Only the last one of a key is defined."""
 
 Results = dict[str, list[tuple[str, ...]]]
 
 
-def script_of(name: str, seed: int) -> list[str]:
-    """Return random records, each as topic, key, value and time ("-" is null)."""
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """Random records, each as topic, key, value and time ("-" is null), for a topology.
+
+    Results in ``undefined`` topics have no defined order, and are not compared.
+    """
+
+    name: str
+    seed: int
+    build: Callable[[StreamsBuilder], None]
+    records: Sequence[str]
+    program: generated.Program = ()
+    undefined: frozenset[str] = frozenset()
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines of the script's file."""
+        return [*self.program, *([""] if self.program else []), *self.records]
+
+
+def script_of(name: str, seed: int) -> Script:
+    """Return the script of a topology of ``topologies.py``."""
     chance, newest_ms, lines = random.Random(f"{name} {seed}"), 0, []
     steps = chance.choice(STEPS_OF_CLOSING_MS if name == "closing" else STEPS_MS)
     for _ in range(chance.randint(5, 80)):
@@ -56,15 +83,30 @@ def script_of(name: str, seed: int) -> list[str]:
         key = "-" if name in WITHOUT_KEY and chance.random() < 0.04 else chance.choice("abc")
         value = "-" if chance.random() < 0.12 else str(chance.randint(0, 9))
         lines.append(f"{chance.choice(INPUTS[name])} {key} {value} {time_ms}")
-    return lines
+    return Script(name=name, seed=seed, build=TOPOLOGIES[name], records=lines)
 
 
-def results_of(name: str, script: Sequence[str], seed: int) -> Results:
+def generated_script(seed: int) -> Script:
+    """Return a script with a topology of its own."""
+    chance, newest_ms, lines = random.Random(f"{GENERATED} {seed}"), 0, []
+    slow = chance.random() < 0.3
+    steps = chance.choice(STEPS_OF_CLOSING_MS if slow else STEPS_MS)
+    program, undefined = generated.generate(chance, slow=slow)
+    for _ in range(chance.randint(5, 60)):
+        time_ms = max(0, newest_ms + chance.choice(steps))
+        newest_ms = max(newest_ms, time_ms) if slow or chance.random() < 0.7 else time_ms
+        value = "-" if chance.random() < 0.12 else str(chance.randint(0, 9))
+        lines.append(f"{chance.choice('xy')} {chance.choice('abc')} {value} {time_ms}")
+    build = partial(generated.build, program=program)
+    return Script(name=GENERATED, seed=seed, build=build, records=lines, program=program, undefined=undefined)
+
+
+def results_of(script: Script) -> Results:
     """Return our results by topic. The records come in batches of random sizes."""
     builder = StreamsBuilder()
-    TOPOLOGIES[name](builder)
-    driver, chance, start = TopologyTestDriver(builder.build()), random.Random(seed), 0
-    fields = [line.split(" ") for line in script]
+    script.build(builder)
+    driver, chance, start = TopologyTestDriver(builder.build()), random.Random(script.seed), 0
+    fields = [line.split(" ") for line in script.records]
     records = [
         TestRecord(topic, None if key == "-" else key, None if value == "-" else int(value), int(time_ms))
         for topic, key, value, time_ms in fields
@@ -92,6 +134,18 @@ def read_results(path: Path) -> Results:
     return found
 
 
+def differences_of(script: Script, expected: Results) -> list[str]:
+    """Return the topics whose results differ, with all that repeats the script."""
+    found = []
+    for topic, ours in results_of(script).items():
+        theirs = expected[topic]
+        if (script.name, topic) in LAST:
+            ours, theirs = (sorted({result[0]: result for result in each}.values()) for each in (ours, theirs))
+        if topic not in script.undefined and ours != theirs:
+            found.append(f"{script.name} {topic}, KAFKA_STREAMS_SEED={script.seed}: {'; '.join(script.lines)}")
+    return found
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.skipif("KAFKA_STREAMS_SCRIPTS" not in os.environ, reason="needs Maven: make soak ONLY=kafka-streams")
@@ -99,24 +153,19 @@ def test_any_records_give_the_results_of_kafka_streams(tmp_path: Path) -> None:
     count = int(os.environ["KAFKA_STREAMS_SCRIPTS"])
     first = int(os.environ.get("KAFKA_STREAMS_SEED", time.time_ns()))
     print(f"KAFKA_STREAMS_SEED={first}")
-    scripts = {(name, seed): script_of(name, seed) for name in TOPOLOGIES for seed in range(first, first + count)}
-    for (name, seed), script in scripts.items():
-        (tmp_path / f"{name}-{seed}.in").write_text("\n".join(script))
+    scripts = [script_of(name, seed) for name in TOPOLOGIES for seed in range(first, first + count)]
+    scripts += map(generated_script, range(first, first + GENERATED_PER_TOPOLOGY * count))
+    for script in scripts:
+        (tmp_path / f"{script.name}-{script.seed}.in").write_text("\n".join(script.lines))
     # Kafka Streams syncs the files of its stores, and leaves them behind.
     with Workspace() as workspace, TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as stores:
         class_path = f"{jars.resolve(jars.KAFKA_STREAMS_TEST, workspace)}/*:{tmp_path}"
-        for command in (
-            ["javac", "-cp", class_path, "-d", tmp_path, JAVA],
-            ["java", "-XX:TieredStopAtLevel=1", f"-Djava.io.tmpdir={stores}", "-cp", class_path, JAVA.stem, tmp_path],
-        ):
-            subprocess.run(command, check=True)
-    differences = []
-    for (name, seed), script in scripts.items():
-        expected = read_results(tmp_path / f"{name}-{seed}.out")
-        for topic, found in results_of(name, script, seed).items():
-            theirs = expected[topic]
-            if (name, topic) in UNORDERED:
-                found, theirs = (sorted(each, key=lambda result: result[0]) for each in (found, theirs))
-            if found != theirs:
-                differences.append(f"{name} {topic}, KAFKA_STREAMS_SEED={seed}: {'; '.join(script)}")
+        java = ["java", "-XX:TieredStopAtLevel=1", f"-Djava.io.tmpdir={stores}", "-cp", class_path]
+        subprocess.run(["javac", "-cp", class_path, "-d", tmp_path, *JAVA.glob("*.java")], check=True)
+        subprocess.run([*java, "RandomTopologies", str(tmp_path)], check=True)
+    differences = [
+        difference
+        for script in scripts
+        for difference in differences_of(script, read_results(tmp_path / f"{script.name}-{script.seed}.out"))
+    ]
     assert not differences, "\n".join(differences)

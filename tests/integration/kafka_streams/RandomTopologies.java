@@ -35,8 +35,9 @@ import org.apache.kafka.streams.state.WindowStoreIterator;
 import org.apache.kafka.streams.test.TestRecord;
 
 /**
- * The topologies of topologies.py in Kafka Streams. For each script NAME-NUMBER.in of a folder, whose lines are topic, key,
- * value and time in ms ("-" is null), it writes the results to NAME-NUMBER.out, with the same fields.
+ * The topologies of topologies.py in Kafka Streams. For each script NAME-NUMBER.in of a folder, whose lines are topic,
+ * key, value and time in ms ("-" is null), it writes the results to NAME-NUMBER.out, with the same fields. Scripts of the
+ * name "generated" begin with the program of generated.py and an empty line.
  */
 public class RandomTopologies {
     private static final Serde<String> STRING = Serdes.String();
@@ -54,14 +55,24 @@ public class RandomTopologies {
         try (DirectoryStream<Path> scripts = Files.newDirectoryStream(Path.of(arguments[0]), "*.in")) {
             for (Path script : scripts) {
                 String name = script.getFileName().toString().split("-")[0];
-                String results = new RandomTopologies().run(name, Files.readAllLines(script));
-                Files.writeString(Path.of(script.toString().replaceFirst("in$", "out")), results);
+                Files.writeString(
+                    Path.of(script.toString().replaceFirst("in$", "out")), run(name, Files.readAllLines(script)));
             }
         }
     }
 
-    private String run(String name, List<String> lines) throws IOException {
-        build(name);
+    private static String run(String name, List<String> lines) throws IOException {
+        if (name.equals("generated")) {
+            int end = lines.indexOf("");
+            GeneratedTopology generated = new GeneratedTopology(lines.subList(0, end));
+            return results(generated.builder, generated.outputs, lines.subList(end + 1, lines.size()));
+        }
+        RandomTopologies topologies = new RandomTopologies();
+        topologies.build(name);
+        return results(topologies.builder, topologies.outputs, lines);
+    }
+
+    private static String results(StreamsBuilder builder, Set<String> outputs, List<String> lines) throws IOException {
         Properties properties = new Properties();
         properties.put("application.id", "random");
         properties.put("bootstrap.servers", "none:1");
@@ -151,7 +162,8 @@ public class RandomTopologies {
                 JoinWindows.ofTimeDifferenceAndGrace(ms(5), ms(4)),
                 JoinWindows.ofTimeDifferenceAndGrace(ms(5), ms(20)).before(ms(2)).after(ms(9)),
                 JoinWindows.ofTimeDifferenceWithNoGrace(ms(3)),
-                JoinWindows.ofTimeDifferenceAndGrace(ms(0), ms(3)).after(ms(6)))) {
+                JoinWindows.ofTimeDifferenceAndGrace(ms(0), ms(3)).after(ms(6)),
+                JoinWindows.ofTimeDifferenceAndGrace(ms(0), ms(5)))) {
             send(x.join(y, JOINER, window, joined), "inner " + number);
             send(x.leftJoin(y, JOINER, window, joined), "left " + number);
             send(x.outerJoin(y, JOINER, window, joined), "outer " + number++);

@@ -132,6 +132,7 @@ def stream_joins(b: StreamsBuilder) -> None:
         within(5, grace=20).before(2).after(9),
         within(3),
         within(0, grace=3).after(6),
+        within(0, grace=5),
     )
     for number, window in enumerate(windows):
         send(x.join(y, joined, window=window), f"inner {number}")
