@@ -36,10 +36,14 @@ from millrace_streams.stores import StoreSpec as ObjectStoreSpec
 from millrace_streams.stores.forms import form_of
 from millrace_streams.windows import FOREVER_MS, SessionWindows, SlidingWindows, TimeWindows, length_of
 
-_EARLIER: Final = {"key_value of records": "records of records"}
+_EARLIER: Final = {
+    "key_value of records": "records of records",
+    "key_value of subscriptions": "subscriptions of subscriptions",
+}
 """Kinds in manifests of earlier versions whose state is readable, with the name of today.
 
-The records of a stream-stream join were lists by key, which did not expire.
+The records of a stream-stream join were lists by key, which did not expire. The subscriptions of a foreign-key join
+were one entry for each right key.
 """
 
 
@@ -223,14 +227,14 @@ def _spec_from_json(name: str, found: Mapping[str, Any]) -> AnyStoreSpec:
             advance_ms=found["advance_ms"],
             retention_ms=found["retention_ms"],
         )
-    is_earlier = found["kind"] == "key_value" and found["form"] == "records"
+    today = _EARLIER.get(f"{found['kind']} of {found['form']}")
     return ObjectStoreSpec(
         name=name,
-        kind="records" if is_earlier else found["kind"],
+        kind=found["kind"] if today is None else found["form"],
         form=found["form"],
         layout=_layout_from_json(found["layout"]),
         other=None if found["other"] is None else _layout_from_json(found["other"]),
-        retention_ms=FOREVER_MS if is_earlier else found["retention_ms"],
+        retention_ms=found["retention_ms"] if today is None else FOREVER_MS,
     )
 
 

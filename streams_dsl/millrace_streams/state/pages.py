@@ -57,8 +57,8 @@ class RowsSpec:
     Rows with the same ``identity`` form an entry and are replaced together. ``key`` are the identity columns whose hash
     gives the part. ``time`` is the column, in ms or a timestamp, that gives the slot. ``retention_ms`` is the time for
     which rows are kept. Without ``paged`` all rows are in the log. ``earlier`` describes the same columns as earlier
-    versions stored them: without a time, so that no row had expired. An entry has also expired if its last row has the
-    mark ``deletion`` and an older ``deletion_time``.
+    versions stored them: in larger entries, and without a time, so that no row had expired. An entry has also expired
+    if its last row has the mark ``deletion`` and an older ``deletion_time``.
     """
 
     name: str

@@ -88,7 +88,7 @@ class KeptRows:
                 "the partitions of its largest topic: start with a new checkpoint"
             )
         if spec.earlier is not None and kept._log_chunks and kept.facts.kept_from_ms == _EARLIEST_MS:
-            return cls._read(spec.earlier, variables, limits, buckets)._with_times(spec)
+            return cls._read(spec.earlier, variables, limits, buckets)._as_today(spec)
         return kept
 
     @classmethod
@@ -106,8 +106,8 @@ class KeptRows:
         kept._log = kept._newest([*chunks[:1], _merged(chunks[1:], spec)])
         return kept
 
-    def _with_times(self, spec: RowsSpec) -> KeptRows:
-        """Return the unexpired rows under a description with times: all in the log, which the next save spreads.
+    def _as_today(self, spec: RowsSpec) -> KeptRows:
+        """Return the unexpired rows under today's description: all in the log, which the next save spreads.
 
         The pages are read one by one, because most of their rows may have expired.
         """
@@ -307,8 +307,10 @@ def _older(rows: pl.DataFrame, newer: pl.DataFrame, identity: Sequence[str]) -> 
 
 
 def _newest_ms(spec: RowsSpec, rows: pl.DataFrame, known_ms: int) -> int:
-    """Return the largest time of rows, at least the one that is known."""
-    return max(known_ms, int(spec.times_of(rows).to_numpy().max())) if rows.height else known_ms
+    """Return the largest time of rows, at least the one that is known; it stays the same for rows without a time."""
+    if spec.time is None or not rows.height:
+        return known_ms
+    return max(known_ms, int(spec.times_of(rows).to_numpy().max()))
 
 
 def _there(rows: pl.DataFrame) -> pl.DataFrame:

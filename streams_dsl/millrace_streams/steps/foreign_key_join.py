@@ -15,11 +15,10 @@ from typing import Any, Final, NamedTuple
 
 from millrace_streams.frames.codec import canonical_values
 from millrace_streams.graph import AnswerNode, ResponseJoinNode, SubscribeNode
-from millrace_streams.serdes import sort_key
 from millrace_streams.steps.flow import Emitted, Inputs, Output
 from millrace_streams.steps.joins import Joining, TableView, key_of_values, keys_of_side, view_of
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, StatelessStep, typed
-from millrace_streams.stores import KeyValueStore, StoreSpec
+from millrace_streams.stores import KeyValueStore, StoreSpec, SubscriptionStore
 
 _RIGHT_TABLE: Final = 1
 _ANSWERS: Final = 1
@@ -117,7 +116,9 @@ class AnswerStep:
     def stores(self) -> tuple[AnyStoreSpec, ...]:
         """The store of the subscriptions."""
         return (
-            StoreSpec(name=self._node.store, kind="key_value", layout=self.operator.inputs[0], form="subscriptions"),
+            StoreSpec(
+                name=self._node.store, kind="subscriptions", layout=self.operator.inputs[0], form="subscriptions"
+            ),
         )
 
     def run(self, inputs: Inputs, state: State) -> Output:
@@ -125,10 +126,9 @@ class AnswerStep:
         out, reads = Emitted(), self.operator.reads[_RIGHT_TABLE]
         store = state.stores[self._node.store]
         assert reads is not None
-        assert isinstance(store, KeyValueStore)
-        keys = keys_of_side(inputs, 0) | keys_of_side(inputs, 1)
-        store.want(keys)
-        view = view_of(state, reads, keys, inputs)
+        assert isinstance(store, SubscriptionStore)
+        store.want(keys_of_side(inputs, 1))
+        view = view_of(state, reads, keys_of_side(inputs, 0) | keys_of_side(inputs, 1), inputs)
         asked, right = inputs.batches
         versioned = self.operator.versioned[_RIGHT_TABLE]
         for turn, side, row in inputs.turns():
@@ -140,10 +140,7 @@ class AnswerStep:
                 out.dropped += 1
                 continue
             view.roll(key, value, time_ms)
-            wanting = store.get(key)
-            for left_key, digest in sorted(
-                (wanting.value if wanting is not None else {}).items(), key=lambda item: sort_key(item[0])
-            ):
+            for left_key, digest in store.of(key):
                 out.add(turn, left_key, Answer(digest, value), time_ms)
         return out.output(self.operator.result)
 
@@ -153,19 +150,13 @@ class AnswerStep:
         wanted: Any,
         asked: ForeignKeySubscription,
         time_ms: int,
-        store: KeyValueStore,
+        store: SubscriptionStore,
         view: TableView,
         out: Emitted,
     ) -> None:
         leaves = asked.instruction in (Instruction.LEAVE, Instruction.LEAVE_AND_ANSWER)
         if wanted is not None:
-            stored = store.get(wanted)
-            wanting = {} if stored is None else stored.value if store.changed(wanted) else dict(stored.value)
-            if leaves:
-                wanting.pop(asked.left_key, None)
-            else:
-                wanting[asked.left_key] = asked.digest
-            store.put(wanted, wanting or None, time_ms)
+            store.put(wanted, asked.left_key, None if leaves else asked.digest, time_ms)
         if asked.instruction is Instruction.LEAVE:
             return
         row = view.get(wanted, time_ms, turn) if wanted is not None else None

@@ -1,4 +1,5 @@
-"""State stores of Kafka Streams: key-value, window, session, versioned, records, and time-ordered buffers.
+"""State stores of Kafka Streams: key-value, window, session, versioned, records, subscriptions, and time-ordered
+buffers.
 
 A store belongs to one operator in one bucket, and only this operator changes it. Other operators that read it (a join
 its tables) see it *as of the start of the batch*. They apply the changes that reach them, and the expiry of its windows
@@ -14,6 +15,7 @@ from millrace_streams.stores.buffer import TimeBuffer
 from millrace_streams.stores.key_value import KeyValueStore
 from millrace_streams.stores.records import RecordStore
 from millrace_streams.stores.session import SessionStore
+from millrace_streams.stores.subscriptions import SubscriptionStore
 from millrace_streams.stores.versioned import VersionedRecord, VersionedStore
 from millrace_streams.stores.window import WindowStore
 
@@ -22,6 +24,7 @@ _KINDS: dict[StoreKind, type[ObjectStore]] = {
     "window": WindowStore,
     "session": SessionStore,
     "records": RecordStore,
+    "subscriptions": SubscriptionStore,
     "versioned": VersionedStore,
     "buffer": TimeBuffer,
 }
@@ -40,6 +43,7 @@ __all__ = [
     "SessionStore",
     "StoreKind",
     "StoreSpec",
+    "SubscriptionStore",
     "TimeBuffer",
     "VersionedRecord",
     "VersionedStore",

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from millrace_streams.layout import WINDOW_COLUMNS, Layout
 
-StoreKind: TypeAlias = Literal["key_value", "window", "session", "versioned", "records", "buffer"]
+StoreKind: TypeAlias = Literal["key_value", "window", "session", "versioned", "records", "subscriptions", "buffer"]
 EntryForm: TypeAlias = Literal[
     "row", "records", "subscriptions", "held", "final", "waiting_for_partner", "waiting_for_table"
 ]
@@ -149,10 +149,6 @@ class ObjectStore(ABC):
         if identity in self._undo:
             return self._undo[identity]
         return self.entry(identity)
-
-    def changed(self, identity: Hashable) -> bool:
-        """Return whether the batch has changed an entry, so that it can be changed in place."""
-        return identity in self._undo
 
     def commit(self) -> Change:
         """End a batch; returns its changes."""

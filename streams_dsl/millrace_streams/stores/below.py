@@ -48,9 +48,9 @@ def rows_of(spec: StoreSpec) -> RowsSpec:
     )
     if spec.kind == "versioned":
         return replace(rows, deletion=NOTHING, deletion_time=TIME)
-    if spec.kind != "records":
+    if spec.kind not in ("records", "subscriptions"):
         return rows
-    # An entry of earlier versions had all records of a key.
+    # An entry of earlier versions had all records, or all subscriptions, of a key.
     return replace(rows, earlier=replace(rows, identity=rows.key, time=None))
 
 

@@ -168,16 +168,18 @@ def _subscriptions(spec: StoreSpec) -> Form:
     leaving = Layout(schema=pa.schema(left), key=key, bucket_columns=None, windowed=len(key) < len(left))
 
     def entry(found: Rows) -> tuple[Hashable, Any]:
-        [*_, ((wants, _), _, _, time_ms)] = found
-        return wants, Stored({left_key: digest for _, (left_key, _), digest, _ in found}, time_ms)
+        [((wants, _), (left_key, _), digest, time_ms)] = found
+        return (wants, left_key), Stored(digest, time_ms)
 
     return Form(
         parts=(Part("", wanted), Part(ASKING, leaving), Part("", None, "__digest", text=True), Part("", None, TIME)),
-        rows=lambda wants, stored: (
-            ((wants, None), (left_key, None), digest, stored.timestamp) for left_key, digest in stored.value.items()
+        rows=lambda identity, stored: iter(
+            [((identity[0], None), (identity[1], None), stored.value, stored.timestamp)]
         ),
         entry=entry,
-        identity=lambda wants: ((wants, None),),
+        identity=lambda identity: (
+            ((None, None), (None, None)) if identity is None else ((identity[0], None), (identity[1], None))
+        ),
     )
 
 

@@ -50,12 +50,12 @@ FORMS: dict[str, tuple[StoreSpec, dict[Any, Any]]] = {
         {("a", 1): (7, 8), ("a", 5): (9,), ("b", 2): (3,)},
     ),
     "subscriptions": (
-        spec("key_value", ASKED, "subscriptions"),
-        {"x": Stored({1: "one", 2: None}, 5), "y": Stored({1: "other"}, 6)},
+        spec("subscriptions", ASKED, "subscriptions"),
+        {("x", 1): Stored("one", 5), ("x", 2): Stored("two", 5), ("y", 1): Stored("other", 6)},
     ),
     "subscriptions of windows": (
-        spec("key_value", ASKED_BY_WINDOWS, "subscriptions"),
-        {"x": Stored({Windowed(1, 0, 10): "one", Windowed(1, 10, 20): "two"}, 5)},
+        spec("subscriptions", ASKED_BY_WINDOWS, "subscriptions"),
+        {("x", Windowed(1, 0, 10)): Stored("one", 5), ("x", Windowed(1, 10, 20)): Stored("two", 5)},
     ),
     "held": (
         spec("buffer", LONGS, "held"),

@@ -321,14 +321,3 @@ def test_an_entry_of_an_earlier_batch_is_loaded_when_it_is_asked_for(kind: str, 
     changed = store_over(spec, kept_rows(spec, variables))
     called(changed, -1, ("put", "a", 40, 3, 8))
     assert called(changed, -1, ("before", "a", 40, 3, 7)) == called(whole, -1, ("before", "a", 40, 3, 7))
-
-
-def test_an_entry_is_changed_from_its_first_change_until_the_batch_ends() -> None:
-    store = new_store(StoreSpec(name="s", kind="key_value", layout=LAYOUT))
-    assert isinstance(store, KeyValueStore)
-    for value in (1, 2):
-        assert not store.changed("a")
-        store.put("a", value, 5)
-        assert store.changed("a")
-        assert not store.changed("b")
-        store.commit()
