@@ -208,8 +208,9 @@ def test_a_decompression_bomb_is_refused_at_the_limit(
     compression: Compression,
     is_typed: bool,
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The limits are 1 GiB, and 256 MiB for typed topics; here 1 MB."""
+    """The limits are 1 GiB, and 256 MiB for typed topics; here 1 MB. The log names the client."""
     monkeypatch.setattr("millrace.records.DECOMPRESSED_BYTES_MAX", _MB)
     monkeypatch.setattr("millrace_broker.api.common.record_checks._CONVERTED_BYTES_MAX", _MB)
     if is_typed:
@@ -222,6 +223,9 @@ def test_a_decompression_bomb_is_refused_at_the_limit(
     answer = _produce(module_broker, topic, bomb)
     assert (answer.error_code, answer.base_offset) == (_INVALID_RECORD, -1)
     assert "decompressed" in answer.error_message
+    (line,) = [each.message for each in caplog.records if "is refused" in each.message]
+    assert "client id 'wire'" in line
+    assert line.endswith(f"a batch for {topic}-0 is refused: {answer.error_message}")
     small = build_rows_batch([Record(value=b'{"text":"x"}', timestamp_ms=1)], compression=compression)
     assert _produce(module_broker, topic, small).base_offset == 0
 

@@ -36,7 +36,7 @@ from millrace_broker.api.common.access import CLUSTER_ACTION, access_for
 from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import known_error
 from millrace_broker.api.common.record_checks import Times, check_records, look_together
-from millrace_broker.api.common.request_context import RequestContext
+from millrace_broker.api.common.request_context import RequestContext, in_progress
 from millrace_broker.broker import Broker
 from millrace_broker.log import AppendResult, ProducedBatches
 from millrace_broker.log.transaction_guards import guard_transaction
@@ -176,6 +176,14 @@ async def _append(broker: Broker, request: Producing, data: PartitionAppend) -> 
         data.error = known_error(error).with_traceback(None)
         if isinstance(error, InvalidRecordError):
             data.record_errors = dict(islice(error.record_errors.items(), _RECORD_ERRORS_MAX))
+            if not error.record_errors:  # the batch as a whole: no working client sends such a one
+                _logger.warning(
+                    "%s: a batch for %s-%d is refused: %s",
+                    in_progress.get(),
+                    data.topic,
+                    data.partition,
+                    data.error.message,
+                )
         return
     is_stamped = topic.config.message_timestamp_type is MessageTimestampType.LOG_APPEND_TIME
     data.base_offset = appended.base_offset
