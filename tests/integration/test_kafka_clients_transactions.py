@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import confluent_kafka
@@ -10,9 +11,19 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
 from millrace.clients import Consumer
+from millrace.errors import InvalidProducerEpochError
+from millrace.kafka_protocol.calls.describe_producers import DescribeProducersRequest, TopicRequest
+from millrace.kafka_protocol.calls.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from millrace.kafka_protocol.calls.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
+from millrace.records import Record, build_rows_batch
 from millrace_broker.testing import EmbeddedBroker
 
-from .kafka_clients import address, consumer, create_topic, producer, read
+from .kafka_clients import address, consumer, create_topic, producer, read, send
+from .kafka_wire import KafkaWire
 from .waiting import STALL_S, Stall
 
 BROKER_OPTIONS = {"group.initial.rebalance.delay.ms": "0"}
@@ -127,3 +138,45 @@ def test_kafka_python_commits_transactions(module_broker: EmbeddedBroker, topic:
             client.abort_transaction()
     client.close()
     assert _committed(module_broker, topic, 2) == [b"1", b"3"]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_hanging_transaction_is_ended_by_the_marker_of_an_administrator(tmp_path: Path, version: int) -> None:
+    """The requests are those of ``kafka-transactions abort`` (KIP-664)."""
+    with EmbeddedBroker(tmp_path, options={"transaction.partition.verification.enable": "false"}) as broker:
+        create_topic(broker, "t", retention_ms="-1")
+        batch = build_rows_batch(
+            [Record(value=b"hangs", timestamp_ms=1)],
+            producer_id=4711,
+            producer_epoch=3,
+            base_sequence=0,
+            is_transactional=True,
+        )
+        data = TopicProduceData(name="t", partition_data=(PartitionProduceData(index=0, records=bytes(batch)),))
+        produce = ProduceRequest(transactional_id="ghost", acks=-1, timeout_ms=1000, topic_data=(data,))
+        with KafkaWire(broker) as wire:
+            assert not wire.call(produce, 9).responses[0].partition_responses[0].error_code
+
+            def producer_of_t() -> Any:
+                request = DescribeProducersRequest(topics=(TopicRequest(name="t", partition_indexes=(0,)),))
+                (found,) = wire.call(request, 0).topics[0].partitions[0].active_producers
+                return found
+
+            def abort(epoch: int) -> int:
+                marker = WritableTxnMarker(
+                    producer_id=4711,
+                    producer_epoch=epoch,
+                    transaction_result=False,
+                    topics=(WritableTxnMarkerTopic(name="t", partition_indexes=(0,)),),
+                    coordinator_epoch=producer_of_t().coordinator_epoch,
+                )
+                answer = wire.call(WriteTxnMarkersRequest(markers=(marker,)), version)
+                code: int = answer.markers[0].topics[0].partitions[0].error_code
+                return code
+
+            assert producer_of_t().current_txn_start_offset == 0
+            assert abort(2) == InvalidProducerEpochError.code
+            assert abort(3) == 0
+            assert producer_of_t().current_txn_start_offset == -1
+        send(producer(broker), "t", [{"value": b"later"}])
+        assert _committed(broker, "t", 1) == [b"later"]

@@ -1,8 +1,10 @@
-"""Tests of Fetch by the protocol of Kafka: waits, and partitions that cannot be read now."""
+"""Tests of Fetch by the protocol of Kafka: waits, stored bytes, and partitions that cannot be read now."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,14 +12,17 @@ import pytest
 from millrace.errors import ThrottledError
 from millrace.kafka_protocol.calls.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from millrace.kafka_protocol.calls.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from millrace.records import Record, build_rows_batch
+from millrace.records import Compression, Record, build_rows_batch
+from millrace.records.message_set import build_entries
 from millrace_broker.log.read_threads import LogReads
 from millrace_broker.testing import EmbeddedBroker
 
-from .kafka_clients import create_topic
+from .kafka_clients import consumer, create_topic, read
 from .kafka_wire import KafkaWire
 
 _VERSION = 12
+_HEAD_BYTES = 16
+"""The base offset, the length and the leader epoch of a batch, which its checksum does not cover."""
 _NEVER_MS = 1_000_000
 
 
@@ -28,9 +33,9 @@ def wire(module_broker: EmbeddedBroker, topic: str) -> Iterator[KafkaWire]:
         yield opened
 
 
-def _produce(wire: KafkaWire, topic: str) -> None:
-    batch = bytes(build_rows_batch([Record(value=b"x", timestamp_ms=1)]))
-    partitions = (PartitionProduceData(index=0, records=batch),)
+def _produce(wire: KafkaWire, topic: str, batch: bytes | None = None) -> None:
+    records = batch or bytes(build_rows_batch([Record(value=b"x", timestamp_ms=1)]))
+    partitions = (PartitionProduceData(index=0, records=records),)
     data = (TopicProduceData(name=topic, partition_data=partitions),)
     answer = wire.call(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=data), 9)
     assert answer.responses[0].partition_responses[0].error_code == 0
@@ -52,6 +57,55 @@ def _session(wire: KafkaWire, topic: str) -> int:
     session_id: int = wire.call(_fetch(topic, session_epoch=0), _VERSION).session_id
     assert session_id
     return session_id
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_a_batch_is_stored_and_answered_byte_for_byte_as_it_was_sent(
+    module_broker: EmbeddedBroker, wire: KafkaWire, topic: str, compression: Compression
+) -> None:
+    """The broker sets the base offset and the leader epoch."""
+    records = [Record(key=b"k", value=b"x" * 30, headers=[("h", b"1")], timestamp_ms=number) for number in range(3)]
+    sent = bytes(build_rows_batch(records, compression=compression))
+    for _ in range(2):
+        _produce(wire, topic, sent)
+    directory = Path(module_broker.server.broker.config.log_directories[0]) / f"{topic}-0"
+    stored = (directory / f"{0:020}.log").read_bytes()
+    (found,) = wire.call(_fetch(topic), _VERSION).responses[0].partitions
+    assert bytes(found.records) == stored
+    batches = [stored[: len(sent)], stored[len(sent) :]]
+    assert [batch[:_HEAD_BYTES] for batch in batches] == [
+        struct.pack(">qii", base_offset, len(sent) - 12, 0) for base_offset in (0, 3)
+    ]
+    assert [batch[_HEAD_BYTES:] for batch in batches] == [sent[_HEAD_BYTES:]] * 2
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_stored_messages_of_old_formats_are_read_by_kafkas_clients(tmp_path: Path, magic: int) -> None:
+    """The log of a former Kafka, brought into a directory. Messages are sent as batches of today's format."""
+    records = [Record(key=b"k", value=b"%d" % number, timestamp_ms=5, offset=number) for number in range(20)]
+    data = build_entries(records[:10], magic=magic, compression=Compression.GZIP) + build_entries(
+        records[10:], magic=magic
+    )
+    broker = EmbeddedBroker(tmp_path).start()
+    create_topic(broker, "t", retention_ms="-1")
+    directory = Path(broker.server.broker.config.log_directories[0]) / "t-0"
+    broker.stop()
+    for path in directory.iterdir():
+        if path.name.startswith("0"):
+            path.unlink()
+    (directory / f"{0:020}.log").write_bytes(data)
+    with broker:
+        with KafkaWire(broker) as wire:
+            _produce(wire, "t")
+        reader = consumer(broker, "readers")
+        reader.subscribe(["t"])
+        found = read(reader, 21)
+        reader.close()
+    assert [(each.offset(), each.key(), each.value()) for each in found[:20]] == [
+        (each.offset, each.key, each.value) for each in records
+    ]
+    assert {each.timestamp()[1] for each in found[:20]} == {5 if magic else -1}
+    assert (found[20].offset(), found[20].value()) == (20, b"x")
 
 
 def test_the_last_request_of_a_session_does_not_wait(wire: KafkaWire, topic: str) -> None:

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from millrace.config.broker import BrokerConfig
-from millrace.errors import InvalidRequestError
+from millrace.errors import InvalidRequestError, UnsupportedVersionError
 from millrace.kafka_protocol.calls.describe_groups import DescribeGroupsRequest
 from millrace.kafka_protocol.calls.fetch import FetchPartition, FetchRequest, FetchTopic
 from millrace.kafka_protocol.calls.find_coordinator import FindCoordinatorRequest
@@ -93,6 +93,13 @@ def test_offsets_are_listed_in_each_version(wire: KafkaWire, module_broker: Embe
         assert (found.error_code, found.offset) == (0, offset)
         if offset == 0:
             assert found.leader_epoch == (0 if version >= 4 else -1)
+    # The largest timestamp, the first on the broker's disk, the last in the remote store, the first not yet in it.
+    for timestamp, since, offset in ((-3, 7, 0), (-4, 8, 0), (-5, 9, -1), (-6, 11, -1)):
+        partition = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+        request = ListOffsetsRequest(replica_id=-1, topics=(ListOffsetsTopic(name=topic, partitions=(partition,)),))
+        (found,) = wire.call(request, version).topics[0].partitions
+        expected = (0, offset) if version >= since else (UnsupportedVersionError.code, -1)
+        assert (found.error_code, found.offset) == expected, timestamp
 
 
 @pytest.mark.parametrize("version", _VERSIONS[ApiKey.DESCRIBE_GROUPS])
