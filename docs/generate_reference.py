@@ -164,7 +164,9 @@ def _kafka_page() -> str:
     return (
         "# Compatibility with Kafka\n\nCalls that the broker answers to Kafka's clients, with their versions "
         "here and in Kafka 4.3, and what is known to differ. Calls without versions are not answered, and "
-        "not advertised.\n\n" + _table(("key", "call", "versions here", "versions in Kafka", "differences"), rows)
+        "not advertised. Calls of KRaft's quorum and controllers, and of the groups of Kafka Streams "
+        "(KIP-1071), are not answered either, and have no row.\n\n"
+        + _table(("key", "call", "versions here", "versions in Kafka", "differences"), rows)
     )
 
 

@@ -11,17 +11,22 @@ from millrace.kafka_protocol.calls.table import ApiKey
 
 DIFFERENCES: Final = {
     ApiKey.PRODUCE: "Typed topics take records of their `kafka.value.format`. `record_errors` names the first 10,000 "
-    "bad records.",
-    ApiKey.FETCH: "Typed topics without `kafka.value.format` are refused. Followers of Kafka are not served.",
+    "bad records. Transactional records without a transactional id get `INVALID_REQUEST`.",
+    ApiKey.FETCH: "Typed topics without `kafka.value.format` are refused. Followers of Kafka are not served. Stored "
+    "messages of magic 0 and 1 are sent as batches of magic 2.",
     ApiKey.SASL_HANDSHAKE: "All mechanisms of Kafka. Version 0, with messages of SASL "
     "outside Kafka's framing, is not answered.",
     ApiKey.CREATE_DELEGATION_TOKEN: "Without an authorizer, a client creates tokens of its own principal only.",
     ApiKey.DESCRIBE_DELEGATION_TOKEN: "Without an authorizer, a client sees the tokens that it owns or renews.",
     ApiKey.API_VERSIONS: "The features are group.version 1, share.version 1 and transaction.version 2.",
     ApiKey.CREATE_TOPICS: "Topics are opaque. With `validate_only` the answer has no numbers and no configurations.",
-    ApiKey.INIT_PRODUCER_ID: "No two-phase commit (KIP-939).",
+    ApiKey.INIT_PRODUCER_ID: "No two-phase commit (KIP-939). A producer that calls it while its own transaction is "
+    "open continues after the abort; Kafka fences it.",
+    ApiKey.END_TXN: "An end that contradicts the decision gets `INVALID_TXN_STATE` also while markers are written; "
+    "Kafka then answers `CONCURRENT_TRANSACTIONS` first.",
     ApiKey.ADD_PARTITIONS_TO_TXN: "The part of KIP-890 between brokers is a call of millrace.",
-    ApiKey.OFFSET_COMMIT: "Epochs of assignments (KIP-1251) are not compared.",
+    ApiKey.OFFSET_COMMIT: "Epochs of assignments (KIP-1251) are not compared. The retention time of versions before 5 "
+    "is not used: `offsets.retention.minutes` applies.",
     ApiKey.CONSUMER_GROUP_HEARTBEAT: "Targets are computed at once (no `consumer.assignment.interval.ms`).",
     ApiKey.SHARE_GROUP_HEARTBEAT: "A target assignment is computed at once. A member of a group that does not exist "
     "gets `UNKNOWN_MEMBER_ID`, because members are lost when the coordinator moves.",
@@ -33,6 +38,8 @@ DIFFERENCES: Final = {
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: "Negative offsets are refused.",
     ApiKey.ALTER_CLIENT_QUOTAS: "Quotas of 0, and fractions of bytes, are refused. An address is an IP address, and no "
     "host name.",
+    ApiKey.DESCRIBE_CLUSTER: "There are no fenced brokers, which KRaft has.",
+    ApiKey.DESCRIBE_LOG_DIRS: "No directory is cordoned (KIP-1066).",
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: "There are no eligible leader replicas.",
 }
 """Known differences, by call."""

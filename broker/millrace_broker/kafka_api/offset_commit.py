@@ -19,7 +19,7 @@ from millrace_broker.kafka_api.topics import name_of
 
 
 async def handle(message: OffsetCommitRequest, request: KafkaRequest) -> OffsetCommitResponse:
-    """Commit the offsets. Kafka's brokers ignore the retention time of old clients as well."""
+    """Commit the offsets. The retention time of versions before 5 is not used."""
     wanted = pb.OffsetCommitRequest(
         group_id=message.group_id,
         generation_id=message.generation_id_or_member_epoch,
