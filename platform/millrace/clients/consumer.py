@@ -18,6 +18,7 @@ from millrace.clients.consuming.fetcher import Fetcher
 from millrace.clients.consuming.group import ConsumerGroup
 from millrace.clients.consuming.interceptors import ConsumerInterceptors
 from millrace.clients.consuming.polling import Poller
+from millrace.clients.consuming.reader import PartitionReader
 from millrace.clients.consuming.records import ConsumerRecords
 from millrace.clients.loading import load_objects
 from millrace.clients.membership.commits import OnCommit
@@ -327,17 +328,17 @@ class Consumer:
         """
         by_partition: dict[TopicPartition, list[ConsumerRecord]] = {}
         left = self._config.max_poll_records if max_records is None else max_records
-        ready = self._poller.wait_for_data(timeout_ms)
-        with self._postponing_errors(by_partition):
-            for reader in ready:
-                reader.read_columns(None)
-                keys = self._metadata.topic(reader.partition.topic).key_columns
-                convert = partial(batch_to_records, reader.partition, key_columns=keys)
-                while left > 0 and (read := reader.next(left, convert)) is not None:
-                    left -= read[0].num_rows
-                    by_partition.setdefault(reader.partition, []).extend(read[1])
-        self._handed_out(sum(map(len, by_partition.values())), timeout_ms)
-        return self._interceptors.on_consume(ConsumerRecords(by_partition))
+        with self._ready_readers(timeout_ms) as ready:
+            with self._postponing_errors(by_partition):
+                for reader in ready:
+                    reader.read_columns(None)
+                    keys = self._metadata.topic(reader.partition.topic).key_columns
+                    convert = partial(batch_to_records, reader.partition, key_columns=keys)
+                    while left > 0 and (read := reader.next(left, convert)) is not None:
+                        left -= read[0].num_rows
+                        by_partition.setdefault(reader.partition, []).extend(read[1])
+            self._handed_out(sum(map(len, by_partition.values())), timeout_ms)
+            return self._interceptors.on_consume(ConsumerRecords(by_partition))
 
     @_in_use
     def poll_table(
@@ -361,24 +362,40 @@ class Consumer:
         beside = METADATA_COLUMNS[:4] if metadata is True else metadata or ()
         if len(self._assignment):
             TableShape.of(self._topics(), columns, beside)  # report wrong arguments before waiting
-        ready = self._poller.wait_for_data(timeout_ms)
-        topics = self._topics()
-        if not topics:
-            return pa.table({})
-        shape = TableShape.of(topics, columns, beside)
-        batches: list[pa.RecordBatch] = []
-        left = _ROWS_MAX if max_records is None else max_records
-        size_bytes = 0
-        with self._postponing_errors(batches):
-            for reader in ready:
-                reader.read_columns(shape.columns_to_read)
-                convert = partial(batch_to_table, shape, reader.partition)
-                while left > 0 and size_bytes < _POLL_BYTES_MAX and (read := reader.next(left, convert)) is not None:
-                    left -= read[0].num_rows
-                    size_bytes += read[0].header.size_bytes
-                    batches.append(read[1])
-        self._handed_out(sum(batch.num_rows for batch in batches), timeout_ms)
-        return pa.Table.from_batches(batches, schema=shape.schema)
+        with self._ready_readers(timeout_ms) as ready:
+            topics = self._topics()
+            if not topics:
+                return pa.table({})
+            shape = TableShape.of(topics, columns, beside)
+            batches: list[pa.RecordBatch] = []
+            left = _ROWS_MAX if max_records is None else max_records
+            left_bytes = _POLL_BYTES_MAX
+            with self._postponing_errors(batches):
+                for reader in ready:
+                    reader.read_columns(shape.columns_to_read)
+                    convert = partial(batch_to_table, shape, reader.partition)
+                    while left > 0 and left_bytes > 0 and (read := reader.next(left, convert)) is not None:
+                        left -= read[0].num_rows
+                        left_bytes -= read[0].header.size_bytes
+                        batches.append(read[1])
+            self._handed_out(sum(batch.num_rows for batch in batches), timeout_ms)
+            return pa.Table.from_batches(batches, schema=shape.schema)
+
+    @contextmanager
+    def _ready_readers(self, timeout_ms: int) -> Iterator[list[PartitionReader]]:
+        """Wait for data. If an interrupt ends the block, the next poll reads from the positions before this one."""
+        places: list[tuple[PartitionReader, int | None, int]] = []
+        try:
+            ready = self._poller.wait_for_data(timeout_ms)
+            places += [(reader, reader.state.position, reader.state.offset_epoch) for reader in ready]
+            yield ready
+        except Exception:
+            raise
+        except BaseException:
+            for reader, position, epoch in places:
+                reader.state.position, reader.state.offset_epoch = position, epoch
+            self._fetcher.start_anew(self._assignment.states())
+            raise
 
     @contextmanager
     def _postponing_errors(self, collected: Collection[object]) -> Iterator[None]:

@@ -89,21 +89,29 @@ class ShareConsumer:
         with self._signal.in_use():
             self._check_open()
             self._settle_last_poll()
-            deadline = time.monotonic() + timeout_ms / 1000
-            while True:
-                serial = self._signal.serial
-                self._signal.check()
-                self._member.raise_failure()
-                if records := self._take_in():
-                    return ConsumerRecords(records)
-                if self._failure is not None:
-                    failure, self._failure = self._failure, None
-                    raise failure
-                wait_s = self._ask()
-                remaining = deadline - time.monotonic()
-                if remaining <= 0:
-                    return ConsumerRecords({})
-                self._signal.wait(serial, min(remaining, wait_s))
+            try:
+                return ConsumerRecords(self._next_records(time.monotonic() + timeout_ms / 1000))
+            except Exception:
+                raise
+            except BaseException:  # an interrupt, after which the next poll must not accept records that none has seen
+                self._say_of_the_rest(AcknowledgeType.RELEASE)
+                raise
+
+    def _next_records(self, deadline: float) -> dict[TopicPartition, list[ConsumerRecord]]:
+        while True:
+            serial = self._signal.serial
+            self._signal.check()
+            self._member.raise_failure()
+            if records := self._take_in():
+                return records
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
+                raise failure
+            wait_s = self._ask()
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                return {}
+            self._signal.wait(serial, min(remaining, wait_s))
 
     def _settle_last_poll(self) -> None:
         if not self._topics:
@@ -223,9 +231,16 @@ class ShareConsumer:
         self._signal.wakeup()
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Iterate over records without end."""
+        """Iterate over records without end. At the end of the loop, the records that it did not get are released."""
         while True:
-            yield from self.poll(self._config.fetch_max_wait_ms)
+            records = iter(self.poll(self._config.fetch_max_wait_ms))
+            try:
+                yield from records
+            finally:
+                for record in records:
+                    self._in_hand[TopicPartition(record.topic, record.partition)].say(
+                        record.offset, AcknowledgeType.RELEASE
+                    )
 
     def close(self, timeout_ms: int = 30_000) -> None:
         """Send acknowledgements, release the other records, and leave the group. May be called twice.

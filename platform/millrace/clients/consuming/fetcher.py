@@ -67,7 +67,8 @@ class Fetcher:
         self._metadata = metadata
         self._signal = signal
         self._answers: deque[tuple[str, int, _Asked, list[FetchedRecords] | MillraceError]] = deque()
-        self._asked_bytes = 0
+        self._asked_bytes: dict[int, int] = {}
+        """Maximum size of the response to each fetch in flight, by the number of the fetch."""
         self._fetches = 0
         self._fetched_bytes = 0
         self._epochs = EpochChecks(config, connections, metadata, signal)
@@ -137,7 +138,7 @@ class Fetcher:
     def _room_bytes(self, wanted_bytes: int, known: list[PartitionState]) -> int:
         """Return how many bytes may be requested; 0 means none until responses have come or data was read."""
         held_bytes = sum(state.held_bytes for state in known)
-        room_bytes = self._config.fetch_buffer_bytes - held_bytes - self._asked_bytes
+        room_bytes = self._config.fetch_buffer_bytes - held_bytes - self.asked_bytes
         if room_bytes < wanted_bytes:
             # Data of paused partitions must not block the others: it is fetched again after the resume.
             for state in known:
@@ -166,15 +167,22 @@ class Fetcher:
         )
         wait_s = self._config.fetch_max_wait_ms / 1000
         timeout_s = max(self._config.request_timeout_ms / 1000, wait_s + _TIMEOUT_SLACK_S)
-        self._asked_bytes += max_bytes
         self._fetches += 1
+        number = self._fetches
+        self._asked_bytes[number] = max_bytes
         self._connections.begin(
             FETCH,
             request,
             address=address,
             timeout_s=timeout_s,
-            on_done=lambda response, error: self._on_done(address, max_bytes, asked, response, error),
+            on_done=lambda response, error: self._on_done(address, number, asked, response, error),
         )
+
+    def start_anew(self, states: Iterable[PartitionState]) -> None:
+        """Drop all fetched data and the fetches in flight, because an interrupt may have left them half processed."""
+        self._asked_bytes.clear()
+        for state in states:
+            state.fetch_again()
 
     def _topics(self, asked: _Asked) -> list[pb.FetchRequest.TopicFetch]:
         topics: dict[str, pb.FetchRequest.TopicFetch] = {}
@@ -191,7 +199,7 @@ class Fetcher:
         return list(topics.values())
 
     def _on_done(
-        self, address: str, max_bytes: int, asked: _Asked, response: Received | None, error: MillraceError | None
+        self, address: str, number: int, asked: _Asked, response: Received | None, error: MillraceError | None
     ) -> None:
         answer: list[FetchedRecords] | MillraceError
         if response is None:
@@ -202,7 +210,7 @@ class Fetcher:
                 answer = list(read_fetch_response(response))
             except MillraceError as damage:
                 answer = damage
-        self._answers.append((address, max_bytes, asked, answer))
+        self._answers.append((address, number, asked, answer))
         self._signal.ring()
 
     # --- taking in ------------------------------------------------------------------------------------------------
@@ -213,8 +221,8 @@ class Fetcher:
             self._direct.take_in()
         self._epochs.take_in(self._failed)
         while self._answers:
-            address, max_bytes, asked, answer = self._answers.popleft()
-            self._asked_bytes -= max_bytes
+            address, number, asked, answer = self._answers.popleft()
+            self._asked_bytes.pop(number, None)
             if isinstance(answer, MillraceError):
                 for state, generation in asked:
                     if state.generation == generation:
@@ -311,7 +319,7 @@ class Fetcher:
     @property
     def asked_bytes(self) -> int:
         """Maximum size of the responses in flight."""
-        return self._asked_bytes
+        return sum(self._asked_bytes.values())
 
     @property
     def counts(self) -> tuple[int, int, int]:

@@ -142,7 +142,7 @@ class ConsumerGroup:
     def give_up(self, prepare: Prepare) -> None:
         """Call the listener, then stop reading these partitions."""
         if prepare.revoked:
-            self._commit_before(prepare.revoked)
+            self._tell(lambda: self._commit_before(prepare.revoked))
             self._tell(lambda: self._listener.on_partitions_revoked(sorted(prepare.revoked)))
         if prepare.lost:
             self._tell(lambda: self._listener.on_partitions_lost(sorted(prepare.lost)))
@@ -151,7 +151,7 @@ class ConsumerGroup:
     def take(self, changed: Changed) -> None:
         """Call the listener, and read the new assignment."""
         if changed.revoked:
-            self._commit_before(changed.revoked)
+            self._tell(lambda: self._commit_before(changed.revoked))
             self._tell(lambda: self._listener.on_partitions_revoked(sorted(changed.revoked)))
         self._assignment.replace(sorted(changed.owned))
         self.rebalances += 1
@@ -160,7 +160,7 @@ class ConsumerGroup:
     def _tell(self, call: Callable[[], None]) -> None:
         try:
             call()
-        except BaseException as error:  # noqa: BLE001 - raised by the poll, after the assignment has changed
+        except BaseException as error:  # noqa: BLE001 - also an interrupt: raised after the assignment has changed
             self._listener_error = self._listener_error or error
 
     def _raise_listener_error(self) -> None:

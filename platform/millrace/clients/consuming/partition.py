@@ -89,10 +89,10 @@ class PartitionState:
         self.wants_committed = False
 
     def fetch_again(self) -> None:
-        """Continue at the same position and drop fetched data."""
-        assert self.position is not None, "what was fetched has a position"
+        """Continue at the same position, if any, and drop fetched data."""
         self._forget()
-        self.fetch_offset = self.position
+        if self.position is not None:
+            self.fetch_offset = self.position
 
     def reset(self, where: str) -> None:
         """Continue at the offset to which ``where`` resolves."""

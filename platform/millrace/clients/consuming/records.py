@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import overload
 
 from millrace.clients.model import ConsumerRecord, TopicPartition
@@ -29,6 +29,9 @@ class ConsumerRecords(Sequence[ConsumerRecord]):
     def __getitem__(self, index: slice) -> list[ConsumerRecord]: ...
     def __getitem__(self, index: int | slice) -> ConsumerRecord | list[ConsumerRecord]:
         return self._all[index]
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        return iter(self._all)
 
     def __len__(self) -> int:
         return len(self._all)

@@ -131,11 +131,17 @@ class Commits:
                 on_done=lambda response, error: self._on_done(commit, response, error),
             )
         except WakeupError:
-            with self._lock:
-                self._queue = self._queue.postponed(commit)
+            self._postpone(commit)
             self._signal.wakeup()  # it takes effect at the next wait
         except MillraceError as error:
             self._answered(commit, error)
+        except BaseException:  # an interrupt: a later call sends it
+            self._postpone(commit)
+            raise
+
+    def _postpone(self, commit: Commit) -> None:
+        with self._lock:
+            self._queue = self._queue.postponed(commit)
 
     def _on_done(self, commit: Commit, response: pb.OffsetCommitResponse | None, error: MillraceError | None) -> None:
         if response is not None:

@@ -39,6 +39,7 @@ from millrace.errors import (
     UnknownServerError,
     UsageError,
 )
+from millrace.interrupts import Uninterrupted
 from millrace.protocol import millrace_pb2 as pb
 
 Result = TypeVar("Result")
@@ -100,31 +101,35 @@ class Sender:
         """Queue a batch behind those of its partition; ``completion`` is called from other threads."""
         partition = TopicPartition(topic, batch.partition)
         deadline = time.monotonic() + self._config.delivery_timeout_ms / 1000
-        with self._lock:
-            if self._stopping:
-                raise ClientClosedError("the producer is closed: make a new one")
-            outgoing = Outgoing(batch, partition, completion, deadline, self._outstanding.add())
-            self._queues[partition].waiting.append(outgoing)
-        if threading.get_ident() != self._passing_thread:  # that thread looks at the queues next
-            self.wake()
+        with Uninterrupted():
+            with self._lock:
+                if self._stopping:
+                    raise ClientClosedError("the producer is closed: make a new one")
+                outgoing = Outgoing(batch, partition, completion, deadline, self._outstanding.add())
+                self._queues[partition].waiting.append(outgoing)
+            if threading.get_ident() != self._passing_thread:  # that thread looks at the queues next
+                self.wake()
 
     def send_at_once(self, topic: str, work: Callable[[], None]) -> bool:
         """Run ``work``, which queues batches of a topic, and send them in this thread, without waking another.
 
         Returns False, possibly after a part of the work, if a batch is in flight or the send would have to wait.
         """
-        if self._transactions is not None or self._outstanding or not self._passing.acquire(blocking=False):
+        if self._transactions is not None or self._outstanding:
             return False
-        try:
-            is_known = self._identity.is_known and self._metadata.known(topic) is not None
-            if self._stopping or self._outstanding or not is_known:
+        with Uninterrupted():
+            if not self._passing.acquire(blocking=False):
                 return False
-            self._pass(work)
-        finally:
-            self._passing_thread = None
-            self._passing.release()
-        with self._lock:
-            return not any(queue.waiting for queue in self._queues.values())
+            try:
+                is_known = self._identity.is_known and self._metadata.known(topic) is not None
+                if self._stopping or self._outstanding or not is_known:
+                    return False
+                self._pass(work)
+            finally:
+                self._passing_thread = None
+                self._passing.release()
+            with self._lock:
+                return not any(queue.waiting for queue in self._queues.values())
 
     def wake(self) -> None:
         """Wake the thread so that it calls ``work`` soon."""
@@ -268,8 +273,7 @@ class Sender:
 
     def _drop_lost(self) -> None:
         """Fail the batches of a transaction that is being aborted, or can only be aborted."""
-        error = self._transactions.sending_error() if self._transactions is not None else None
-        if error is not None:
+        if self._transactions is not None and (error := self._transactions.sending_error()) is not None:
             self._fail_all(error, spare_in_flight=True)
 
     def _take_ready(self) -> dict[str, list[Outgoing]]:
@@ -485,9 +489,7 @@ class Sender:
                 self._condition.notify_all()
 
     def _fail_all(self, error: MillraceError, *, spare_in_flight: bool = False) -> None:
-        """Fail waiting batches, except in partitions with a batch in flight, because that batch's callbacks come
-        first.
-        """
+        """Fail waiting batches, except behind a batch in flight, whose callbacks come first."""
         left: list[Outgoing] = []
         with self._lock:
             for queue in self._queues.values():

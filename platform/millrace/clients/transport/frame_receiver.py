@@ -20,9 +20,11 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from millrace.clients.transport.frame_socket import FrameSocket
+from millrace.interrupts import Uninterrupted
 from millrace.spinning import Spinning
 
 logger = logging.getLogger(__name__)
@@ -184,25 +186,28 @@ class Receiver:
         The calls' callbacks also run in it. Other changes of ``is_over`` must be followed by ``wake``. Returns false,
         at once, if there is nothing to receive, or another thread receives.
         """
-        with self._lock:
-            if self._is_closed or self._helper is not None or not 0 < len(self._under_way) <= _HELPED_MAX:
-                return False
-            self._helper = threading.get_ident()
-            taken, self._under_way = self._under_way, {}
-            for fd in taken:
-                self._epoll.modify(fd, select.EPOLLONESHOT)  # without it, the end of a connection is reported for ever
-        try:
-            self._help(taken, is_over, time.monotonic() + timeout_s)
-        finally:
-            for reception in taken.values():
-                if not self._put_back(reception):
-                    _tell(reception, _closed())
+        with Uninterrupted() as block:
             with self._lock:
-                self._helper = None
-                self._release_unused()
-        return True
+                if self._is_closed or self._helper is not None or not 0 < len(self._under_way) <= _HELPED_MAX:
+                    return False
+                self._helper = threading.get_ident()
+                taken, self._under_way = self._under_way, {}
+                for fd in taken:
+                    self._epoll.modify(fd, select.EPOLLONESHOT)  # else the end of a connection is reported for ever
+            try:
+                self._help(taken, is_over, time.monotonic() + timeout_s, block)
+            finally:
+                for reception in taken.values():
+                    if not self._put_back(reception):
+                        _tell(reception, _closed())
+                with self._lock:
+                    self._helper = None
+                    self._release_unused()
+            return True
 
-    def _help(self, taken: dict[int, Reception], is_over: Callable[[], bool], until: float) -> None:
+    def _help(
+        self, taken: dict[int, Reception], is_over: Callable[[], bool], until: float, block: Uninterrupted
+    ) -> None:
         poll = select.poll()
         poll.register(self._helper_bell, select.POLLIN)
         for fd, reception in taken.items():
@@ -215,7 +220,8 @@ class Receiver:
                 if reception.deadline <= now:
                     reception.expire()
             first = min(reception.deadline for reception in taken.values())
-            for fd, _ in self._spinning.wait(poll.poll, max(min(until, first) - now, 0.0)):
+            wait = partial(self._spinning.wait, poll.poll, max(min(until, first) - now, 0.0))
+            for fd, _ in block.wait(wait):
                 if fd == self._helper_bell:
                     _silence(fd)
                     continue

@@ -141,6 +141,9 @@ class FrameTransport:
                 is_over = sock.advance()
         except Exception as error:  # noqa: BLE001 - distinguished below
             failure = error
+        except BaseException:  # an interrupt
+            self._drop(sock)
+            raise
         return self._ended(sock, call, failure)
 
     def begin(

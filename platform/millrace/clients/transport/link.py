@@ -33,6 +33,7 @@ from millrace.errors import (
     InvalidRequestError,
     MillraceError,
 )
+from millrace.interrupts import Uninterrupted
 from millrace.protocol import millrace_pb2 as pb
 
 _MESSAGE_OVERHEAD_BYTES: Final = 64 * 2**20
@@ -194,10 +195,12 @@ class Link:
             self._begin_later(wait_s, call, request, timeout_s, pending, cancellable=cancellable)
             return
         frames = self._frames
-        sock = frames.idle_socket() if frames is not None else None
-        if frames is not None and sock is not None:
-            frames.begin(sock, call, request, timeout_s, pending)
-            return
+        if frames is not None:
+            with Uninterrupted():
+                sock = frames.idle_socket()
+                if sock is not None:
+                    frames.begin(sock, call, request, timeout_s, pending)
+                    return
         if frames is None and self.grpc.is_open:
             self.grpc.begin(call, request, timeout_s, pending, cancellable=cancellable)
             return

@@ -1,0 +1,86 @@
+"""Tests of the delay of signals."""
+
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from millrace.interrupts import Uninterrupted
+
+
+@pytest.fixture(params=[signal.SIGINT, signal.SIGTERM])
+def number(request: pytest.FixtureRequest) -> Iterator[int]:
+    """A signal whose handler raises an exception."""
+    before = signal.signal(request.param, signal.default_int_handler)
+    yield request.param
+    assert signal.getsignal(request.param) is signal.default_int_handler
+    signal.signal(request.param, before)
+
+
+def test_a_signal_is_handled_at_the_end_of_the_block(number: int) -> None:
+    steps = []
+
+    def work() -> None:
+        with Uninterrupted():
+            signal.raise_signal(number)
+            steps.append("after the signal")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert steps
+
+
+def test_a_signal_ends_a_wait_in_the_block(number: int) -> None:
+    steps = []
+
+    def wait() -> None:
+        signal.raise_signal(number)
+        steps.append("the wait went on")
+
+    def work(*, comes_before: bool) -> None:
+        with Uninterrupted() as block:
+            if comes_before:
+                signal.raise_signal(number)
+            block.wait(wait)
+
+    for comes_before in (False, True):
+        with pytest.raises(KeyboardInterrupt):
+            work(comes_before=comes_before)
+    assert not steps
+
+
+def test_blocks_can_be_nested(number: int) -> None:
+    steps = []
+
+    def work() -> None:
+        with Uninterrupted():
+            with Uninterrupted():
+                signal.raise_signal(number)
+            steps.append("after the inner block")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert steps
+
+
+def test_a_signal_without_a_handler_of_python_is_left_alone() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Uninterrupted():
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_other_threads_have_no_signals() -> None:
+    results = []
+
+    def work() -> None:
+        with Uninterrupted() as block:
+            results.append(block.wait(lambda: 7))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert results == [7]
