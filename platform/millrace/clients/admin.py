@@ -126,6 +126,12 @@ class Admin(
         """Describe a topic; raises ``UnknownTopicOrPartitionError``."""
         return self._metadata.topic(name, fresh=True)
 
+    def find_topics(self, names: Iterable[str]) -> dict[str, TopicDescription]:
+        """Describe those of these topics that exist, with one call."""
+        wanted = list(dict.fromkeys(names))
+        found = self._metadata.find(wanted)[0] if wanted else []
+        return {topic.name: topic for topic in found}
+
     def describe_cluster(self) -> ClusterDescription:
         """Return the cluster's id and brokers."""
         return self._metadata.cluster()

@@ -39,6 +39,23 @@ MOVED: Final = (
 """Errors that show a past or imminent leader change of the partition."""
 
 
+def group_by_leader(
+    metadata: MetadataCache, partitions: Iterable[TopicPartition], timeout_ms: int | None = None
+) -> tuple[dict[str, list[TopicPartition]], dict[TopicPartition, LeaderNotAvailableError]]:
+    """Return the partitions of each leader by its address, and the errors of those without a leader.
+
+    A lookup may take ``timeout_ms``. Raises its other errors.
+    """
+    by_address: dict[str, list[TopicPartition]] = defaultdict(list)
+    without: dict[TopicPartition, LeaderNotAvailableError] = {}
+    for partition in partitions:
+        try:
+            by_address[metadata.leader_address(partition, timeout_ms)].append(partition)
+        except LeaderNotAvailableError as error:
+            without[partition] = error
+    return by_address, without
+
+
 @dataclass(frozen=True, slots=True)
 class LeaderCall(Generic[Request, Response, Answer]):
     """Call that each leader gets with its partitions, and the answers in its response.
@@ -134,13 +151,7 @@ class _Asking(Generic[Request, Response, Answer]):
             each.pending.cancel()
 
     def _ask(self, due: _Due, *, may_wait: bool) -> None:
-        by_address: dict[str, list[TopicPartition]] = defaultdict(list)
-        failed: dict[TopicPartition, Answer | MillraceError] = {}
-        for partition in due.partitions:
-            try:
-                by_address[self._metadata.leader_address(partition)].append(partition)
-            except LeaderNotAvailableError as error:
-                failed[partition] = error
+        by_address, failed = group_by_leader(self._metadata, due.partitions)
         is_alone = may_wait and len(by_address) == 1 and not (failed or self._due or self._asked)
         for address, its in by_address.items():
             request = self._call.request(its)

@@ -34,6 +34,7 @@ class MetadataCache:
     def __init__(self, connections: Connections, *, may_create: bool = False) -> None:
         self._connections = connections
         self._max_age_s = connections.config.metadata_max_age_ms / 1000
+        self._retry_backoff_s = connections.config.retry_backoff_ms / 1000
         self._may_create = may_create
         self._lock = threading.Lock()
         self._topics: dict[str, tuple[float, TopicDescription]] = {}
@@ -77,23 +78,32 @@ class MetadataCache:
 
     def fetch(self, names: Sequence[str] = (), timeout_ms: int | None = None) -> list[TopicDescription]:
         """Fetch topics again, all of them without ``names``; raises the first topic's error."""
-        response = self._request(names, timeout_ms)
-        topics = []
-        for topic in response.topics:
+        topics, missing = self.find(names, timeout_ms)
+        for name in missing:
+            remedy = f"create it first (millrace topics create {name})"
+            if self._may_create:
+                remedy = f"auto.create.topics.enable is off at the broker: {remedy}, or turn it on"
+            raise UnknownTopicOrPartitionError(f"topic {name} does not exist: {remedy}")
+        return topics
+
+    def find(
+        self, names: Sequence[str] = (), timeout_ms: int | None = None
+    ) -> tuple[list[TopicDescription], list[str]]:
+        """Fetch topics as ``fetch`` does, and return those that exist and the names of the others."""
+        topics, missing = [], []
+        for topic in self._request(names, timeout_ms).topics:
             if topic.error.code == UnknownTopicOrPartitionError.code:
                 self.forget(topic.name)
                 self._last_described.pop(topic.name, None)
-                remedy = f"create it first (millrace topics create {topic.name})"
-                if self._may_create:
-                    remedy = f"auto.create.topics.enable is off at the broker: {remedy}, or turn it on"
-                raise UnknownTopicOrPartitionError(f"topic {topic.name} does not exist: {remedy}")
-            check_item(topic.error)
-            topics.append(self._as_last_heard(_description(topic)))
+                missing.append(topic.name)
+            else:
+                check_item(topic.error)
+                topics.append(self._as_last_heard(_description(topic)))
         now = time.monotonic()
         with self._lock:
             self._topics.update((topic.name, (now, topic)) for topic in topics)
             self._last_described.update((topic.name, topic) for topic in topics)
-        return topics
+        return topics, missing
 
     def _as_last_heard(self, topic: TopicDescription) -> TopicDescription:
         """Return the topic with the newest known partitions, if the broker answered with older leader epochs."""
@@ -145,16 +155,19 @@ class MetadataCache:
     def leader_address(self, partition: TopicPartition, timeout_ms: int | None = None) -> str:
         """Return the address of a partition's leader; the lookup may take ``timeout_ms``.
 
-        Raises ``UnknownTopicOrPartitionError`` or, while there is no leader, ``LeaderNotAvailableError``.
+        The topic of a partition without a leader is fetched again after ``retry.backoff.ms``, once for all its
+        partitions. Raises ``UnknownTopicOrPartitionError`` or, while there is no leader, ``LeaderNotAvailableError``.
         """
         known = self.known_leader_address(partition)
         if known is not None:
             return known
+        fetched = self._topics.get(partition.topic)
+        if fetched is not None and time.monotonic() - fetched[0] >= self._retry_backoff_s:
+            self.forget(partition.topic)
         topic = self.topic_with(partition, timeout_ms)
         leader = topic.partitions[partition.partition].leader
         address = self._addresses.get(leader)
         if address is None:
-            self.forget(partition.topic)
             reason = (
                 f"its leader, broker {leader}, is not alive"
                 if leader >= 0

@@ -148,16 +148,13 @@ class BrokerClient:
             pattern = re.compile(subscription.pattern)
             topics = [topic for topic in self._admin.list_topics() if pattern.fullmatch(topic.name) is not None]
         else:
-            names: Iterable[str]
             if isinstance(subscription, AssignedPartitions):
-                names = dict.fromkeys(key.topic for key in subscription.partitions)
+                names = list(dict.fromkeys(key.topic for key in subscription.partitions))
             else:
-                names = subscription.names
-            for name in names:
-                try:
-                    topics.append(self._admin.describe_topic(name))
-                except UnknownTopicOrPartitionError:
-                    missing.append(f"topic {name}")
+                names = list(subscription.names)
+            there = self._admin.find_topics(names)
+            topics = [there[name] for name in names if name in there]
+            missing = [f"topic {name}" for name in names if name not in there]
         partitions = [
             PartitionKey(topic.name, partition.partition) for topic in topics for partition in topic.partitions
         ]

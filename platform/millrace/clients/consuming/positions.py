@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from millrace.clients.connections import Connections, backoff_s
 from millrace.clients.consuming.partition import PartitionState
-from millrace.clients.leaders import may_pass
+from millrace.clients.leaders import group_by_leader, may_pass
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.model import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 from millrace.clients.offsets import ask_offsets, offsets_call, offsets_in, wire_time
 from millrace.clients.transport import PendingCall, unary
 from millrace.config.client import ConsumerConfig, OffsetReset
-from millrace.errors import LeaderNotAvailableError, MillraceError, OffsetOutOfRangeError
+from millrace.errors import MillraceError, OffsetOutOfRangeError
 from millrace.protocol import millrace_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -127,21 +127,18 @@ class PositionLookups:
         self, states: Sequence[PartitionState], timeout_ms: int, give: Callable[[object, MillraceError | None], None]
     ) -> dict[str, PendingCall[pb.ListOffsetsResponse]]:
         """Begin a call to each leader, which may take ``timeout_ms``; returns the calls by address."""
-        by_address: dict[str, list[_Asked]] = defaultdict(list)
-        for state in states:
-            try:
-                address = self._metadata.leader_address(state.partition, timeout_ms)
-            except LeaderNotAvailableError as error:
-                self._failed(state, error)
-                continue
-            by_address[address].append(_Asked(state, state.generation))
-        times = {state.partition: wire_time(_reset_to(state)) for state in states}
+        by_partition = {state.partition: state for state in states}
+        by_address, failed = group_by_leader(self._metadata, by_partition, timeout_ms)
+        for partition, error in failed.items():
+            self._failed(by_partition[partition], error)
+        times = {partition: wire_time(_reset_to(state)) for partition, state in by_partition.items()}
         call = offsets_call(times, self._config.isolation_level)
         calls = {}
-        for address, asked in by_address.items():
+        for address, partitions in by_address.items():
+            asked = [_Asked(state, state.generation) for state in map(by_partition.__getitem__, partitions)]
             calls[address] = self._connections.begin(
                 unary(call.method),
-                call.request([each.state.partition for each in asked]),
+                call.request(partitions),
                 address=address,
                 timeout_s=min(timeout_ms, self._config.request_timeout_ms) / 1000,
                 on_done=partial(self._on_done, address, asked, give),
