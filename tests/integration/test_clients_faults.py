@@ -7,11 +7,12 @@ import select
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from millrace.clients import Admin, Consumer, Producer, ShareConsumer
+from millrace.clients import Admin, Consumer, Producer, ShareConsumer, TopicPartition
 from millrace.clients.aio import AsyncProducer
 from millrace.errors import (
     AbortableTransactionError,
@@ -304,6 +305,20 @@ def test_records_that_cannot_be_delivered_fail_in_time(proxied_broker: EmbeddedB
         # The producer continues under a new producer id after a reconnect, which may take longer than a record's
         # timeout.
         eventually(lambda: _is_delivered(producer))
+
+
+def test_a_commit_and_a_close_end_in_time_without_an_answer(proxied_broker: EmbeddedBroker, proxy: Proxy) -> None:
+    with Admin(_config(proxy)) as admin:
+        admin.create_topic("committed", partitions=1)
+    options = {"group_id": "g", "request_timeout_ms": AN_HOUR_MS, "default_api_timeout_ms": AN_HOUR_MS}
+    with ThreadPoolExecutor(1) as pool:
+        consumer = Consumer(_config(proxy, **options))
+        consumer.assign([("committed", 0)])
+        consumer.commit({("committed", 0): 0})
+        proxy.swallow_answers = True
+        commit = pool.submit(consumer.commit, {TopicPartition("committed", 0): 0}, 200)
+        assert isinstance(commit.exception(STALL_S), RequestTimedOutError | BrokerUnavailableError)
+        pool.submit(consumer.close, 200).result(STALL_S)
 
 
 def _is_delivered(producer: Producer) -> bool:

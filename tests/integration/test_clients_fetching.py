@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from millrace.clients import Admin, Consumer, Producer
+from millrace.clients import Admin, Consumer, Producer, TopicPartition
 from millrace_broker.testing import EmbeddedBroker
 
-from .waiting import Stall
+from .waiting import STALL_S, Stall, eventually
 
 
 @pytest.fixture(scope="module")
@@ -117,3 +117,24 @@ def test_paused_partitions_do_not_keep_others_waiting(broker: EmbeddedBroker) ->
             consumer.poll(100)
         consumer.resume(consumer.paused())
         assert _read(consumer, 8000 - consumer.position(("crowded", 0)) - consumer.position(("crowded", 1))).num_rows
+
+
+def test_fetched_records_are_returned_before_the_position_is_reset(broker: EmbeddedBroker) -> None:
+    topic = "retained"
+    with Admin(broker.bootstrap_servers) as admin, Producer(broker.bootstrap_servers) as producer:
+        admin.create_topic(topic, partitions=1)
+        for _ in range(10):
+            producer.send_table(topic, {"value": [b"x" * 1000] * 100}).result(STALL_S)
+        with _consumer(broker, topic, direct_reads="never", max_partition_fetch_bytes=150_000) as consumer:
+            read: list[int] = []
+            stall = Stall("all records")
+            while not read or read[-1] < 999:
+                stall.check(len(read))
+                read += [record.offset for record in consumer.poll(0, max_records=10)]
+                # Let the next poll find the answer to each fetch.
+                eventually(lambda: consumer._fetcher._answers or not consumer.statistics().asked_bytes)
+                if len(read) == 10:
+                    admin.delete_records({TopicPartition(topic, 0): 900})
+    fetched = read.index(900)
+    assert read == [*range(fetched), *range(900, 1000)]
+    assert fetched % 100 == 0

@@ -292,6 +292,9 @@ class Fetcher:
             state.error = error
 
     def _out_of_range(self, state: PartitionState, error: OffsetOutOfRangeError) -> None:
+        if state.waiting:  # records that were fetched before are returned first, as in Kafka's consumer
+            self._wait_before_retry(state)
+            return
         policy = self._config.auto_offset_reset.value
         if policy == "none":
             state.error = OffsetOutOfRangeError(f"{error.message} (auto.offset.reset=none: seek, or choose another)")
@@ -313,7 +316,10 @@ class Fetcher:
         if waited_too_long or isinstance(error, UnknownTopicOrPartitionError):
             state.error = error
             return
-        state.retry_at = now + backoff_s(self._config, state.attempts)
+        self._wait_before_retry(state)
+
+    def _wait_before_retry(self, state: PartitionState) -> None:
+        state.retry_at = time.monotonic() + backoff_s(self._config, state.attempts)
         state.attempts += 1
 
     @property

@@ -78,7 +78,7 @@ class Commits:
                 if outcome:
                     break
                 now = time.monotonic()
-                if now > deadline + self._connections.config.request_timeout_ms / 1000:
+                if now > deadline and self._queue.under_way is not commit:
                     raise RequestTimedOutError(f"offsets were not committed within {timeout_s:.0f} s: commit again")
                 self._signal.wait(serial, self._next_wait_s(now, deadline))
         except BaseException:
@@ -122,7 +122,8 @@ class Commits:
             return
         try:
             address = self._coordinator.address(_ms_left(commit))
-            timeout_s = self._connections.config.request_timeout_ms / 1000
+            timeout_ms = self._connections.config.request_timeout_ms
+            timeout_s = min(timeout_ms, _ms_left(commit) or timeout_ms) / 1000
             self._connections.begin(
                 _OFFSET_COMMIT,
                 _commit_request(commit),
