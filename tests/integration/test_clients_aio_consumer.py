@@ -95,6 +95,61 @@ def test_nothing_is_lost_by_cancelling(module_broker: EmbeddedBroker) -> None:
     _run(work())
 
 
+def test_records_of_a_cancelled_poll_are_not_committed(module_broker: EmbeddedBroker) -> None:
+    config = _filled(module_broker, "uncommitted", 300)
+
+    async def work() -> None:
+        offsets: list[int] = []
+        step = 0
+        while len(offsets) < 300:
+            step += 1
+            async with AsyncConsumer({**config, "max.poll.records": "7"}) as consumer:
+                await consumer.assign([("uncommitted", 0)])
+                for _ in range(step % 4):
+                    offsets += [record.offset for record in await consumer.poll(200)]
+                task = asyncio.create_task(consumer.poll(200))
+                await asyncio.wait([task], timeout=(step % 7) / 1000)
+                task.cancel()
+                await asyncio.wait([task])
+                if not task.cancelled():
+                    offsets += [record.offset for record in task.result()]
+        assert offsets == list(range(300))
+
+    _run(work())
+
+
+def test_the_cancellation_of_a_poll_that_has_not_begun_ends_no_other_call(module_broker: EmbeddedBroker) -> None:
+    config = _filled(module_broker, "queued", 0)
+
+    async def work() -> None:
+        async with AsyncConsumer(config) as consumer:
+            await consumer.assign([("queued", 0)])
+            first = asyncio.create_task(consumer.poll(1000))
+            await asyncio.sleep(0)
+            second = asyncio.create_task(consumer.poll(60_000))
+            await asyncio.sleep(0)
+            second.cancel()
+            assert not await first
+
+    _run(work())
+
+
+def test_an_iteration_commits_what_it_has_passed_on(module_broker: EmbeddedBroker) -> None:
+    config = _filled(module_broker, "passed", 20)
+
+    async def work() -> None:
+        async with AsyncConsumer(config) as consumer:
+            await consumer.assign([("passed", 0)])
+            async for record in consumer:
+                if record.offset == 4:
+                    break
+        async with AsyncConsumer(config) as consumer:
+            await consumer.assign([("passed", 0)])
+            assert await consumer.position(("passed", 0)) == 5
+
+    _run(work())
+
+
 def test_a_poll_that_waits_is_cancelled_at_once_and_can_be_woken_up(module_broker: EmbeddedBroker) -> None:
     config = _filled(module_broker, "woken", 0)
 

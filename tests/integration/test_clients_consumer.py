@@ -276,3 +276,43 @@ def test_large_records_exceed_the_fetch_limits_one_by_one(
         producer.send("wide", value).result(STALL_S)
     with _consumer(module_broker, "wide", fetch_max_bytes=1000, max_partition_fetch_bytes=1000) as consumer:
         assert [record.value for record in _poll_until(consumer, 6)] == values
+
+
+def test_a_loop_over_records_returns_only_those_that_it_got(
+    admin: Admin, producer: Producer, module_broker: EmbeddedBroker
+) -> None:
+    admin.create_topic("looped", partitions=2)
+    for number in (0, 1):
+        producer.send_table("looped", {"value": [b"x"] * 20}, partition=number)
+    producer.flush(STALL_S)
+    partitions = [TopicPartition("looped", 0), TopicPartition("looped", 1)]
+    with _consumer(module_broker, "looped", group_id="looped", enable_auto_commit=False) as consumer:
+        seen: dict[int, list[int]] = {0: [], 1: []}
+        for record in consumer:
+            seen[record.partition].append(record.offset)
+            if len(seen[record.partition]) == 3:
+                consumer.commit()
+                committed = consumer.committed(partitions)
+                assert [place.offset if place else 0 for place in committed.values()] == list(map(len, seen.values()))
+                break
+        assert [consumer.position(each) for each in partitions] == list(map(len, seen.values()))
+        for record in _poll_until(consumer, 40 - 3):
+            seen[record.partition].append(record.offset)
+        assert seen == {0: list(range(20)), 1: list(range(20))}
+
+
+def test_a_seek_in_a_loop_over_records_takes_effect_at_once(
+    admin: Admin, producer: Producer, module_broker: EmbeddedBroker
+) -> None:
+    admin.create_topic("skipped", partitions=1)
+    producer.send_table("skipped", {"value": [b"x"] * 20})
+    producer.flush(STALL_S)
+    with _consumer(module_broker, "skipped") as consumer:
+        seen = []
+        for record in consumer:
+            seen.append(record.offset)
+            if record.offset == 4:
+                consumer.seek(("skipped", 0), 17)
+            if record.offset == 19:
+                break
+    assert seen == [0, 1, 2, 3, 4, 17, 18, 19]

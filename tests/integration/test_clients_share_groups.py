@@ -119,6 +119,30 @@ def test_released_records_are_delivered_again_and_rejected_ones_are_not(queue: Q
     assert not consumer.poll(300)
 
 
+def test_a_loop_accepts_only_the_records_that_it_got(queue: Queue) -> None:
+    queue.fill(10)
+    consumer = queue.consumer("implicit")
+    got = []
+    for record in consumer:
+        got.append(record.offset)
+        if len(got) == 2:
+            assert consumer.commit() == {TopicPartition(queue.name, 0): None}
+        if len(got) == 4:
+            break
+    assert got == [0, 1, 2, 3]
+    again = _next(consumer)
+    assert [(record.offset, record.delivery_count) for record in again] == [(offset, 2) for offset in range(4, 10)]
+
+
+def test_a_loop_that_ends_leaves_no_record_to_acknowledge(queue: Queue) -> None:
+    queue.fill(5)
+    consumer = queue.consumer("explicit")
+    for record in consumer:
+        consumer.acknowledge(record)
+        break
+    assert [record.offset for record in _next(consumer)] == [1, 2, 3, 4]
+
+
 def test_records_that_are_not_acknowledged_in_time_are_delivered_again(queue: Queue) -> None:
     queue.fill(1)
     slow, quick = queue.consumer(), queue.consumer()

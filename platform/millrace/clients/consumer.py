@@ -18,7 +18,6 @@ from millrace.clients.consuming.fetcher import Fetcher
 from millrace.clients.consuming.group import ConsumerGroup
 from millrace.clients.consuming.interceptors import ConsumerInterceptors
 from millrace.clients.consuming.polling import Poller
-from millrace.clients.consuming.reader import PartitionReader
 from millrace.clients.consuming.records import ConsumerRecords
 from millrace.clients.loading import load_objects
 from millrace.clients.membership.commits import OnCommit
@@ -219,8 +218,8 @@ class Consumer:
         state = self._assignment.reader(partition).state
         if state.position is None:
             self._poller.find_positions()
-        assert state.position is not None
-        return state.position
+        assert state.seen_to is not None
+        return state.seen_to
 
     @_in_use
     def beginning_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
@@ -257,7 +256,7 @@ class Consumer:
         """Return the number of readable records not yet returned, as of the last fetch; ``None`` if unknown."""
         state = self._assignment.reader(partition).state
         end = state.readable_end(self._config.isolation_level)
-        return None if end < 0 or state.position is None else max(end - state.position, 0)
+        return None if end < 0 or state.seen_to is None else max(end - state.seen_to, 0)
 
     # --- committing -----------------------------------------------------------------------------------------------
 
@@ -328,7 +327,7 @@ class Consumer:
         """
         by_partition: dict[TopicPartition, list[ConsumerRecord]] = {}
         left = self._config.max_poll_records if max_records is None else max_records
-        with self._ready_readers(timeout_ms) as ready:
+        with self._poller.ready(timeout_ms) as ready:
             with self._postponing_errors(by_partition):
                 for reader in ready:
                     reader.read_columns(None)
@@ -362,7 +361,7 @@ class Consumer:
         beside = METADATA_COLUMNS[:4] if metadata is True else metadata or ()
         if len(self._assignment):
             TableShape.of(self._topics(), columns, beside)  # report wrong arguments before waiting
-        with self._ready_readers(timeout_ms) as ready:
+        with self._poller.ready(timeout_ms) as ready:
             topics = self._topics()
             if not topics:
                 return pa.table({})
@@ -380,22 +379,6 @@ class Consumer:
                         batches.append(read[1])
             self._handed_out(sum(batch.num_rows for batch in batches), timeout_ms)
             return pa.Table.from_batches(batches, schema=shape.schema)
-
-    @contextmanager
-    def _ready_readers(self, timeout_ms: int) -> Iterator[list[PartitionReader]]:
-        """Wait for data. If an interrupt ends the block, the next poll reads from the positions before this one."""
-        places: list[tuple[PartitionReader, int | None, int]] = []
-        try:
-            ready = self._poller.wait_for_data(timeout_ms)
-            places += [(reader, reader.state.position, reader.state.offset_epoch) for reader in ready]
-            yield ready
-        except Exception:
-            raise
-        except BaseException:
-            for reader, position, epoch in places:
-                reader.state.position, reader.state.offset_epoch = position, epoch
-            self._fetcher.start_anew(self._assignment.states())
-            raise
 
     @contextmanager
     def _postponing_errors(self, collected: Collection[object]) -> Iterator[None]:
@@ -457,9 +440,9 @@ class Consumer:
         self._signal.forget_wakeup()
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Iterate over records without end."""
+        """Iterate over records without end. Commits, and polls after the loop, go on after the loop's last record."""
         while True:
-            yield from self.poll(self._config.fetch_max_wait_ms)
+            yield from self._assignment.passed_on(self.poll(self._config.fetch_max_wait_ms))
 
     @property
     def is_forked(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
@@ -57,6 +58,7 @@ class ShareConsumer:
         self._fetcher = ShareFetcher(self._config, self._connections, coordinator, self._metadata, self._signal)
         self._topics: frozenset[str] = frozenset()
         self._in_hand: dict[TopicPartition, InHand] = {}
+        self._unseen: deque[ConsumerRecord] = deque()
         self._to_tell: dict[TopicPartition, list[Run]] = {}
         self._failure: MillraceError | None = None
         self._is_closed = False
@@ -125,9 +127,18 @@ class ShareConsumer:
         self._say_of_the_rest(AcknowledgeType.ACCEPT)
 
     def _say_of_the_rest(self, what: AcknowledgeType) -> None:
-        for hand in self._in_hand.values():
-            hand.say_of_the_rest(what)
+        unseen: defaultdict[TopicPartition, set[int]] = defaultdict(set)
+        for record in self._unseen:
+            unseen[TopicPartition(record.topic, record.partition)].add(record.offset)
+        for partition, hand in self._in_hand.items():
+            hand.say_of_the_rest(what, unseen=unseen[partition])
         self._put_aside_what_was_said()
+
+    def _release_unseen(self) -> None:
+        """Release the records that an iterator has not passed on."""
+        while self._unseen:
+            record = self._unseen.popleft()
+            self._in_hand[TopicPartition(record.topic, record.partition)].say(record.offset, AcknowledgeType.RELEASE)
 
     def _put_aside_what_was_said(self) -> None:
         for partition, hand in list(self._in_hand.items()):
@@ -231,16 +242,14 @@ class ShareConsumer:
         self._signal.wakeup()
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Iterate over records without end. At the end of the loop, the records that it did not get are released."""
+        """Iterate over records without end. Records that the loop did not get are not accepted, and released after it."""
         while True:
-            records = iter(self.poll(self._config.fetch_max_wait_ms))
+            self._unseen = deque(self.poll(self._config.fetch_max_wait_ms))
             try:
-                yield from records
+                while self._unseen:
+                    yield self._unseen.popleft()
             finally:
-                for record in records:
-                    self._in_hand[TopicPartition(record.topic, record.partition)].say(
-                        record.offset, AcknowledgeType.RELEASE
-                    )
+                self._release_unseen()
 
     def close(self, timeout_ms: int = 30_000) -> None:
         """Send acknowledgements, release the other records, and leave the group. May be called twice.
@@ -258,6 +267,7 @@ class ShareConsumer:
             deadline = time.monotonic() + timeout_ms / 1000
             try:
                 self._fetcher.close()
+                self._release_unseen()
                 self._say_of_the_rest(AcknowledgeType.RELEASE)
                 for partition, error in self._tell(timeout_ms / 1000).items():
                     if error is not None and self._on_acknowledged is None:

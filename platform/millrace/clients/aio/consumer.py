@@ -1,7 +1,6 @@
 """Asyncio consumer: ``Consumer`` in its own thread, awaited by the event loop.
 
-Invariant: the records of a poll go to the caller or are kept for its next poll, whatever is cancelled. Positions have
-advanced, so those records would not be fetched again.
+Invariant: if a poll is cancelled, the next one reads from the same positions, so that no record is lost.
 """
 
 from __future__ import annotations
@@ -9,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -42,12 +41,11 @@ class AsyncConsumer:
     """
 
     def __init__(self, config: str | Mapping[str, Any]) -> None:
-        self.synchronous = Consumer(config)
+        self._core = _Core(config)
+        self.synchronous: Consumer = self._core
         """The underlying consumer, for listeners."""
         self._worker = ThreadPoolExecutor(1, "millrace-consumer")
         self._is_closed = False
-        self._kept: list[asyncio.Future[ConsumerRecords]] = []
-        self._kept_tables: list[asyncio.Future[pa.Table]] = []
 
     # --- what is read ---------------------------------------------------------------------------------------------
 
@@ -133,8 +131,7 @@ class AsyncConsumer:
 
     async def poll(self, timeout_ms: int = 0, *, max_records: int | None = None) -> ConsumerRecords:
         """See ``Consumer.poll``."""
-        poll = partial(self.synchronous.poll, timeout_ms, max_records=max_records)
-        return await self._polled(poll, self._kept)
+        return await self._polled(partial(self.synchronous.poll, timeout_ms, max_records=max_records))
 
     async def poll_table(
         self,
@@ -148,33 +145,26 @@ class AsyncConsumer:
         poll = partial(
             self.synchronous.poll_table, timeout_ms, max_records=max_records, columns=columns, metadata=metadata
         )
-        return await self._polled(poll, self._kept_tables)
+        return await self._polled(poll)
 
-    async def _polled(self, poll: Callable[[], T], kept: list[asyncio.Future[T]]) -> T:
-        """Poll in the thread. After a cancellation the result, or error, is kept for the next poll."""
+    async def _polled(self, poll: Callable[[], T]) -> T:
+        """Poll in the thread."""
         self._check_open()
-        while kept:
-            with contextlib.suppress(WakeupError):
-                await asyncio.wait([kept[0]])
-                return kept.pop(0).result()
-        polled = asyncio.get_running_loop().run_in_executor(self._worker, poll)
+        self._core.raise_error()
+        polled = self._worker.submit(poll)
         try:
-            return await asyncio.shield(polled)
+            return await asyncio.wrap_future(polled)
         except asyncio.CancelledError:
-            self.synchronous.wakeup()
-            polled.add_done_callback(self._end_wakeup)
-            kept.append(polled)
+            if not polled.cancel():  # it has begun
+                self.synchronous.wakeup()
+                with contextlib.suppress(RuntimeError):  # the consumer was closed
+                    self._worker.submit(self._core.end_cancelled, polled)
             raise
 
-    def _end_wakeup(self, polled: asyncio.Future[T]) -> None:
-        """Cancel the wake-up of a poll that ended before it, because the wake-up is not meant for the next poll."""
-        if not isinstance(polled.exception(), WakeupError):
-            self.synchronous.forget_wakeup()
-
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        """Iterate over records without end."""
+        """Iterate over records without end: see ``Consumer``."""
         while True:
-            for record in await self.poll(500):
+            for record in self._core.passed_on(await self.poll(500)):
                 yield record
 
     # --- life -----------------------------------------------------------------------------------------------------
@@ -209,3 +199,31 @@ class AsyncConsumer:
     async def _run(self, call: Callable[..., T], *arguments: Any) -> T:
         self._check_open()
         return await asyncio.get_running_loop().run_in_executor(self._worker, partial(call, *arguments))
+
+
+class _Core(Consumer):
+    """The underlying consumer."""
+
+    _error: BaseException | None = None
+
+    def passed_on(self, records: ConsumerRecords) -> Iterator[ConsumerRecord]:
+        """Pass on the records of a poll one by one."""
+        return self._assignment.passed_on(records)
+
+    def end_cancelled(self, polled: Future[Any]) -> None:
+        """Take back the records of a cancelled poll, and its wake-up if that came too late, for the next poll.
+
+        The next poll also raises its error.
+        """
+        error = polled.exception()
+        if isinstance(error, WakeupError):
+            return
+        self.forget_wakeup()
+        self._error = error
+        self._poller.take_back()
+
+    def raise_error(self) -> None:
+        """Raise the error of a cancelled poll, once."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error

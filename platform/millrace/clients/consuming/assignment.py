@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 from millrace.clients.consuming.partition import PartitionState
 from millrace.clients.consuming.reader import PartitionReader
-from millrace.clients.model import OffsetAndMetadata, TopicPartition
+from millrace.clients.consuming.records import ConsumerRecords
+from millrace.clients.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from millrace.clients.schema_cache import SchemaCache
 from millrace.config.client import ConsumerConfig
 from millrace.errors import UsageError
@@ -70,7 +71,30 @@ class Assignment:
     def consumed(self, partitions: Collection[TopicPartition] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the offsets to commit, after all returned records, of these partitions or of all."""
         return {
-            partition: OffsetAndMetadata(offset=reader.state.position, leader_epoch=reader.state.offset_epoch)
+            partition: OffsetAndMetadata(offset=offset, leader_epoch=reader.state.offset_epoch)
             for partition, reader in self._readers.items()
-            if reader.state.position is not None and (partitions is None or partition in partitions)
+            if (offset := reader.state.seen_to) is not None and (partitions is None or partition in partitions)
         }
+
+    def passed_on(self, records: ConsumerRecords) -> Iterator[ConsumerRecord]:
+        """Pass on the records of a poll one by one. Those that are not passed on do not count as returned.
+
+        The rest of a partition is dropped if the application seeks or polls meanwhile, or loses the partition.
+        """
+        runs = []
+        for partition in records.partitions():
+            if run := records.records(partition):
+                reader = self._readers.get(partition)
+                state = PartitionState(partition) if reader is None else reader.state
+                state.unseen_from = run[0].offset
+                runs.append((state, run))
+        for state, run in runs:
+            expected = run[0].offset
+            for record in run:
+                if state.unseen_from != expected:
+                    break
+                state.unseen_from = expected = record.offset + 1
+                yield record
+            else:
+                if state.unseen_from == expected:
+                    state.unseen_from = None

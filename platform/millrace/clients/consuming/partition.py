@@ -42,12 +42,15 @@ class PartitionState:
     (``wants_committed``) or the offset of ``reset_to``. ``generation`` grows when reading continues at another place,
     and responses of earlier generations are discarded.
 
+    ``unseen_from`` is the offset of the first record that a poll has returned and an iterator has not passed on.
+
     ``offset_epoch`` is the leader epoch of the record before ``position``. ``leader_epoch`` is that of the leader
     that validated the position. -1 means unknown (``millrace.clients.consuming.epochs``).
     """
 
     partition: TopicPartition
     position: int | None = None
+    unseen_from: int | None = None
     reset_to: str | int | None = None
     wants_committed: bool = False
     is_paused: bool = False
@@ -78,9 +81,15 @@ class PartitionState:
         """Return the offset up to which records could be read at the last fetch; -1 before the first."""
         return self.last_stable_offset if isolation_level is Isolation.READ_COMMITTED else self.high_watermark
 
+    @property
+    def seen_to(self) -> int | None:
+        """Offset after the last record that the application got; ``None`` without a position."""
+        return self.position if self.unseen_from is None else self.unseen_from
+
     def move_to(self, offset: int, epoch: int = -1) -> None:
         """Continue at ``offset`` and drop fetched data; ``epoch`` is the leader epoch of the record before."""
         self._forget()
+        self.unseen_from = None
         self.position = self.fetch_offset = offset
         self.offset_epoch = epoch
         if epoch >= 0:
@@ -97,13 +106,14 @@ class PartitionState:
     def reset(self, where: str) -> None:
         """Continue at the offset to which ``where`` resolves."""
         self._forget()
-        self.position, self.reset_to = None, where
+        self.position, self.reset_to, self.unseen_from = None, where, None
         self.offset_epoch = -1
         self.wants_committed = False
 
     def abandon(self) -> None:
         """Stop reading the partition; requests in flight are discarded."""
         self._forget()
+        self.unseen_from = None
 
     def _forget(self) -> None:
         self.generation += 1

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from millrace.clients.connections import Connections
 from millrace.clients.consuming.assignment import Assignment
 from millrace.clients.consuming.fetcher import Fetcher
 from millrace.clients.consuming.group import ConsumerGroup
+from millrace.clients.consuming.partition import PartitionState
 from millrace.clients.consuming.positions import PositionLookups, find_positions
 from millrace.clients.consuming.reader import PartitionReader
 from millrace.clients.leaders import may_pass
@@ -48,8 +51,36 @@ class Poller:
         self._group = group
         self._signal = signal
         self._positions = PositionLookups(config, connections, metadata)
+        self._before: list[tuple[PartitionState, int | None, int]] = []
 
-    def wait_for_data(self, timeout_ms: int) -> list[PartitionReader]:
+    @contextmanager
+    def ready(self, timeout_ms: int) -> Iterator[list[PartitionReader]]:
+        """Wait for data to read in the block. If an interrupt ends the block, its records are taken back."""
+        self._before = []
+        for state in self._assignment.states():
+            if state.unseen_from is not None:
+                state.move_to(state.unseen_from, state.offset_epoch)
+        try:
+            ready = self._wait_for_data(timeout_ms)
+            self._before = [(each.state, each.state.position, each.state.offset_epoch) for each in ready]
+            yield ready
+        except Exception:
+            raise
+        except BaseException:
+            self.take_back()
+            self._fetcher.start_anew(self._assignment.states())
+            raise
+
+    def take_back(self) -> None:
+        """Let the next poll read from the positions before the last one, because the application did not get its
+        records.
+        """
+        for state, position, epoch in self._before:
+            state.position, state.offset_epoch = position, epoch
+            state.fetch_again()
+        self._before = []
+
+    def _wait_for_data(self, timeout_ms: int) -> list[PartitionReader]:
         """Wait for data and return the readers that have some, rotated so that no partition is starved."""
         if self._group.subscription is None and not len(self._assignment):
             raise UsageError("no partitions are assigned: assign some first, or subscribe to topics")

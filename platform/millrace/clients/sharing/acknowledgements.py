@@ -8,7 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import groupby
@@ -60,10 +60,10 @@ class InHand:
             )
         self.said[offset] = what
 
-    def say_of_the_rest(self, what: AcknowledgeType) -> None:
-        """Acknowledge all other acquired records in the same way."""
+    def say_of_the_rest(self, what: AcknowledgeType, *, unseen: Collection[int] = ()) -> None:
+        """Acknowledge all other acquired records in the same way, except those that the application did not get."""
         for offset, said in self.said.items():
-            if said is None:
+            if said is None and offset not in unseen:
                 self.said[offset] = what
 
     @property
