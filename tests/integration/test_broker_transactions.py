@@ -191,15 +191,21 @@ def test_a_producer_continues_after_an_error(calls: Any, topic: str, producer: P
     assert committed(calls, topic) == [b"sure"]
 
 
-def test_a_transaction_that_takes_too_long_is_aborted(calls: Any, topic: str) -> None:
+def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_continues(calls: Any, topic: str) -> None:
     calls.create(topic)
     slow = Producer(calls, timeout_ms=100).init()
     assert slow.add(topic) == [0]
     slow.send(topic, b"slow")  # in time or not
     wait_for_state(calls, slow.name, "CompleteAbort")
-    assert isinstance(slow.end_error(), errors.ProducerFencedError)
+    assert isinstance(slow.end_error(), errors.InvalidTxnStateError)
     assert slow.send(topic, b"later").error.code == errors.InvalidProducerEpochError.code
-    assert committed(calls, topic) == []
+    before = slow.epoch
+    slow.end(committed=False)
+    assert slow.epoch == before + 1
+    slow.timeout_ms = 60_000
+    slow.init(keeps=True).write(topic, b"in time")
+    slow.end()
+    assert committed(calls, topic) == [b"in time"]
 
 
 def test_wrong_requests_have_errors_of_their_own(calls: Any, topic: str, producer: Producer) -> None:

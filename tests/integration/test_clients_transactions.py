@@ -16,6 +16,7 @@ from millrace.errors import (
     BufferExhaustedError,
     ClientClosedError,
     InvalidConfigError,
+    InvalidProducerEpochError,
     InvalidTransactionTimeoutError,
     InvalidTxnStateError,
     MessageTooLargeError,
@@ -347,17 +348,35 @@ def test_offsets_are_committed_with_the_records(admin: Admin, module_broker: Emb
     assert _read(module_broker, "output") == [b"%d" % number for number in range(10)]
 
 
-def test_a_transaction_that_takes_too_long_is_aborted(admin: Admin, module_broker: EmbeddedBroker) -> None:
+def _time_out(admin: Admin, producer: Producer, topic: str) -> None:
+    """Begin a transaction, write to it, and wait until the broker has aborted it."""
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send(topic, b"too late").result(STALL_S)
+    end = TopicPartition(topic, 0)
+    eventually(lambda: admin.list_offsets({end: "latest"}, isolation_level="read_committed")[end].offset == 2)
+
+
+def test_a_transaction_that_takes_too_long_is_not_committed(admin: Admin, module_broker: EmbeddedBroker) -> None:
     admin.create_topic("tardy", partitions=1)
     with _producer(module_broker, "tardy", transaction_timeout_ms=300) as producer:
-        producer.init_transactions()
-        producer.begin_transaction()
-        producer.send("tardy", b"too late").result(STALL_S)
-        stable = TopicPartition("tardy", 0)
-        eventually(lambda: admin.list_offsets({stable: "latest"}, isolation_level="read_committed")[stable].offset == 2)
-        with pytest.raises((ProducerFencedError, AbortableTransactionError)):
+        _time_out(admin, producer, "tardy")
+        with pytest.raises(InvalidTxnStateError, match=r"within transaction\.timeout\.ms"):
             producer.commit_transaction()
     assert _read(module_broker, "tardy") == []
+
+
+def test_a_producer_aborts_a_transaction_that_took_too_long_and_begins_another(
+    admin: Admin, module_broker: EmbeddedBroker
+) -> None:
+    admin.create_topic("late", partitions=1)
+    with _producer(module_broker, "late", transaction_timeout_ms=300) as producer:
+        _time_out(admin, producer, "late")
+        with pytest.raises(InvalidProducerEpochError):
+            producer.send("late", b"later still").result(STALL_S)
+        producer.abort_transaction()
+        producer.begin_transaction()
+    assert _read(module_broker, "late") == []
 
 
 def test_prepared_transactions_are_committed_together(admin: Admin, module_broker: EmbeddedBroker) -> None:

@@ -317,7 +317,7 @@ def _prepare_end(
 
 
 def fence(current: TransactionMetadata, now_ms: int) -> TransactionMetadata:
-    """Abort an open transaction because it timed out or another producer takes over.
+    """Abort an open transaction because another producer takes over.
 
     The epoch is raised without an answer to the producer, which fences it.
     """
@@ -349,10 +349,15 @@ def fence_unless_decided(current: TransactionMetadata, now_ms: int) -> Transacti
 def time_out(
     current: TransactionMetadata | None, producer: ProducerIdAndEpoch, now_ms: int
 ) -> TransactionMetadata | None:
-    """Abort ``producer``'s transaction at its timeout, unless it has ended meanwhile."""
+    """Abort ``producer``'s transaction at its timeout, unless it has ended meanwhile.
+
+    The producer may continue with the next epoch: its own abort (EndTxn) or InitProducerId gets that epoch, as if it
+    had aborted the transaction itself. Its commit is refused.
+    """
     if current is None or current.state is not TransactionState.ONGOING or current.producer != producer:
         return None
-    return fence(current, now_ms)
+    aborted = fence(current, now_ms)
+    return replace(aborted, last_epoch=current.epoch) if current.has_epochs_left else aborted
 
 
 def next_producer(decided: TransactionMetadata) -> ProducerIdAndEpoch:
@@ -442,5 +447,5 @@ def _contradiction(current: TransactionMetadata, committed: bool) -> InvalidTxnS
     outcome = "committed" if committed else "aborted"
     return InvalidTxnStateError(
         f"the transaction of {current.transactional_id} cannot be {outcome} in state {current.state.kafka_name}: "
-        "begin a transaction first"
+        "begin a transaction first, and end it within transaction.timeout.ms"
     )

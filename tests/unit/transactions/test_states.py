@@ -316,16 +316,28 @@ def test_only_the_present_producer_ends_its_transaction() -> None:
 # --- time ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_transaction_whose_time_is_up_is_aborted_and_its_producer_fenced() -> None:
+def test_a_transaction_whose_time_is_up_is_aborted_and_its_producer_may_continue() -> None:
     after = states.time_out(ONGOING, THEIRS, 2000)
     assert after is not None
-    assert (after.state, after.epoch, after.last_epoch) == (TransactionState.PREPARE_ABORT, 4, -1)
+    assert (after.state, after.epoch, after.last_epoch) == (TransactionState.PREPARE_ABORT, 4, 3)
+    aborted = states.complete(after, 2001)
+    assert end(aborted, THEIRS, committed=False) is None, "as if the abort were repeated"
+    assert states.next_producer(aborted) == ProducerIdAndEpoch(5, 4)
+    assert init(aborted, THEIRS).producer == ProducerIdAndEpoch(5, 4)
+    with pytest.raises(InvalidTxnStateError):
+        end(aborted, THEIRS, committed=True)
+    with pytest.raises(ProducerFencedError):
+        end(init(aborted), THEIRS, committed=False)
     for current in (None, COMMITTING, COMMITTED, EMPTY, replace(ONGOING, epoch=4)):
         assert states.time_out(current, THEIRS, 2000) is None, "that transaction has ended"
 
 
-def test_a_fenced_last_epoch_is_never_assigned() -> None:
-    fenced = states.complete(states.fence(EPOCHS_USED_UP, 50), 60)
+@pytest.mark.parametrize("is_timeout", [False, True])
+def test_a_fenced_last_epoch_is_never_assigned(is_timeout: bool) -> None:
+    timed_out = states.time_out(EPOCHS_USED_UP, EPOCHS_USED_UP.producer, 50)
+    decided = timed_out if is_timeout else states.fence(EPOCHS_USED_UP, 50)
+    assert decided is not None
+    fenced = states.complete(decided, 60)
     assert fenced.producer == ProducerIdAndEpoch(5, EPOCH_MAX)
     assert init(fenced).producer == ProducerIdAndEpoch(NEW_ID, 0)
     with pytest.raises(ProducerFencedError):

@@ -97,7 +97,8 @@ class TransactionCalls:
         transaction.
 
         Raises ``AbortableTransactionError`` with the failure: abort, and begin a new transaction. Raises
-        ``ProducerFencedError``: close the producer. Raises ``RequestTimedOutError`` after ``max.block.ms``: the
+        ``ProducerFencedError``, and ``InvalidTxnStateError`` if the broker aborted the transaction at its
+        ``transaction.timeout.ms``: close the producer. Raises ``RequestTimedOutError`` after ``max.block.ms``: the
         outcome is unknown, so call it again.
         """
         transactions = self._needed_transactions()
