@@ -112,6 +112,32 @@ def test_options_of_a_topic_are_set_appended_subtracted_and_deleted(
     assert caught.value.args[0].code() == confluent_kafka.KafkaError.INVALID_CONFIG
 
 
+def test_the_deletion_of_an_option_that_no_topic_has_changes_nothing(
+    module_broker: EmbeddedBroker, client: AdminClient, topic: str
+) -> None:
+    create_topic(module_broker, topic, retention_ms="60000")
+    deleted = [
+        ConfigEntry(name, None, incremental_operation=AlterConfigOpType.DELETE)
+        for name in ("preallocate", "retention.ms")
+    ]
+    wanted = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=deleted)
+    client.incremental_alter_configs([wanted])[wanted].result(STALL_S)
+    assert client.describe_configs([wanted])[wanted].result(STALL_S)["retention.ms"].is_default
+
+
+def test_no_names_of_options_mean_all(module_broker: EmbeddedBroker, topic: str) -> None:
+    create_topic(module_broker, topic)
+
+    def described(names: tuple[str, ...] | None) -> list[str]:
+        wanted = DescribeConfigsResource(resource_type=2, resource_name=topic, configuration_keys=names)
+        with KafkaWire(module_broker) as wire:
+            return [each.name for each in wire.call(DescribeConfigsRequest(resources=(wanted,)), 4).results[0].configs]
+
+    assert described(("retention.ms",)) == ["retention.ms"]
+    assert described(()) == described(None)
+    assert "compression.zstd.level" in described(())
+
+
 def test_an_option_has_the_values_of_all_sources(
     module_broker: EmbeddedBroker, client: AdminClient, topic: str
 ) -> None:

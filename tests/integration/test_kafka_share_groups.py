@@ -428,7 +428,7 @@ def test_a_heartbeat_whose_coordinator_is_on_a_dead_broker_is_to_be_sent_again(
 def test_groups_are_listed_described_and_deleted(member: Member, wire: KafkaWire) -> None:
     listed = wire.call(ListGroupsRequest(types_filter=("share",)), 5).groups
     found = {each.group_id: (each.protocol_type, each.group_state, each.group_type) for each in listed}
-    assert found[member.group] == ("share", "Stable", "Share")
+    assert found[member.group] == ("share", "Stable", "share")
     request = ShareGroupDescribeRequest(group_ids=(member.group, "none"), include_authorized_operations=True)
     stall = Stall("all groups to be loaded")
     while (answer := wire.call(request, 1)).groups[1].error_code in NOT_YET:

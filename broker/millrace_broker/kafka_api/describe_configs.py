@@ -41,9 +41,7 @@ def _result(
         resource_type=asked.resource_type,
         resource_name=asked.resource_name,
         configs=tuple(
-            _option(asked.resource_type, entry, message)
-            for entry in found.entries
-            if names is None or entry.name in names
+            _option(asked.resource_type, entry, message) for entry in found.entries if not names or entry.name in names
         ),
     )
 

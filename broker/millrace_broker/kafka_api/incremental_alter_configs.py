@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
+from millrace.config.topic import TopicConfig
 from millrace.errors import InvalidRequestError
 from millrace.kafka_protocol.calls.incremental_alter_configs import (
     AlterConfigsResource,
@@ -18,6 +20,8 @@ from millrace_broker.api.common.access_rules import check_request
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.configs import Operation, resource
 from millrace_broker.kafka_api.error_codes import NONE, code_of
+
+_TOPIC_OPTIONS: Final = frozenset(TopicConfig.option_names())
 
 
 async def handle(message: IncrementalAlterConfigsRequest, request: KafkaRequest) -> IncrementalAlterConfigsResponse:
@@ -56,7 +60,9 @@ def _alteration(wanted: AlterConfigsResource) -> pb.AlterConfigsRequest.Alterati
             raise InvalidRequestError(f"{each.name}: operation {each.config_operation} is none of 0 to 3")
         operation = Operation(each.config_operation)
         if operation is Operation.DELETE:
-            alteration.delete.append(each.name)
+            # As in Kafka, an option that no topic has can be deleted. MirrorMaker deletes all options of its Kafka.
+            if wanted.resource_type != pb.TOPIC or each.name in _TOPIC_OPTIONS:
+                alteration.delete.append(each.name)
         elif each.value is None:
             raise InvalidRequestError(f"{each.name} has no value: delete it, or set it to a value")
         else:

@@ -19,7 +19,7 @@ async def handle(message: ListGroupsRequest, request: KafkaRequest) -> ListGroup
                 group_id=each.group_id,
                 protocol_type=each.protocol_type,
                 group_state=each.state,
-                group_type=each.type.capitalize(),
+                group_type=each.type,
             )
             for each in answer.groups
         ),
