@@ -13,6 +13,8 @@ from millrace.config.integers import INT_MAX, LONG_MAX, Int32, Int64
 
 _LIKE_TOTAL = -2
 """Local retention equal to the total retention."""
+_LZ4_LEVEL_DEFAULT: Final = 9
+_LZ4_LEVEL_MAX: Final = 12
 _THROTTLED: Final = re.compile(r"\d+:\d+(,\d+:\d+)*")
 
 COMPACT: Final = "compact"
@@ -103,10 +105,28 @@ class TopicConfig(Config):
         10 * 2**20, ge=4, le=INT_MAX, description="Largest size of the offset index of a segment, in bytes."
     )
     index_interval_bytes: Int32 = Field(4096, description="Bytes of records between two entries of the offset index.")
-    max_message_bytes: Int32 = Field(16 * 2**20, description="Largest record batch accepted, in bytes.")
+    max_message_bytes: Int32 = Field(
+        16 * 2**20, description="Largest record batch accepted, in bytes. Kafka's default is 1048588."
+    )
     compression_type: CompressionType = Field(
         CompressionType.PRODUCER,
         description="Compression of stored batches. The value producer keeps the compression of the producer.",
+    )
+    compression_gzip_level: int = Field(
+        -1, ge=-1, le=9, description="Level of gzip for compression.type=gzip: 1 to 9, or -1 for gzip's default."
+    )
+    compression_lz4_level: int = Field(
+        _LZ4_LEVEL_DEFAULT,
+        ge=1,
+        le=17,
+        description="Level of lz4 for compression.type=lz4: 1 to 17. As in Kafka, 9 is lz4's fast mode. Levels above "
+        "12 equal 12. Columnar batches have no levels.",
+    )
+    compression_zstd_level: int = Field(
+        3,
+        ge=-131_072,
+        le=22,
+        description="Level of zstd for compression.type=zstd: -131072 to 22. Columnar batches have no levels.",
     )
     message_timestamp_type: MessageTimestampType = Field(
         MessageTimestampType.CREATE_TIME,
@@ -116,7 +136,8 @@ class TopicConfig(Config):
         LONG_MAX, description="How far a record's timestamp may lie before the broker's time."
     )
     message_timestamp_after_max_ms: Int64 = Field(
-        LONG_MAX, description="How far a record's timestamp may lie after the broker's time."
+        LONG_MAX,
+        description="How far a record's timestamp may lie after the broker's time. The default of Kafka 4 is 3600000.",
     )
     flush_messages: int = Field(
         LONG_MAX, ge=1, le=LONG_MAX, description="Number of records after which the log is fsynced."
@@ -212,6 +233,17 @@ class TopicConfig(Config):
     )
 
     @property
+    def compression_level(self) -> int | None:
+        """Level of ``compression.type`` for batches of rows. ``None`` is the codec's default."""
+        if self.compression_type is CompressionType.GZIP:
+            return self.compression_gzip_level
+        if self.compression_type is CompressionType.ZSTD:
+            return self.compression_zstd_level
+        if self.compression_type is CompressionType.LZ4 and self.compression_lz4_level != _LZ4_LEVEL_DEFAULT:
+            return min(self.compression_lz4_level, _LZ4_LEVEL_MAX)
+        return None
+
+    @property
     def is_copied(self) -> bool:
         """Whether sealed segments are copied to the remote store and leave the disk only after that."""
         return self.remote_storage_enable and not self.remote_log_copy_disable
@@ -253,6 +285,13 @@ class TopicConfig(Config):
     def _check_throttled(cls, value: str) -> str:
         if value not in ("", "*") and not _THROTTLED.fullmatch(value):
             raise ValueError("expected partition:broker,partition:broker,... or *")
+        return value
+
+    @field_validator("compression_gzip_level")
+    @classmethod
+    def _check_gzip_level(cls, value: int) -> int:
+        if value == 0:
+            raise ValueError("expected 1 to 9, or -1")
         return value
 
     @field_validator("cleanup_policy")

@@ -25,19 +25,20 @@ def recompress_batch(
     schema_of: SchemaOf,
     compression: Compression,
     *,
+    level: int | None = None,
     max_bytes: int = DECOMPRESSED_BYTES_MAX,
 ) -> bytes:
     """Write the batch at ``position`` again with ``compression``; the caller has verified its checksum.
 
-    Only the compression changes. Raises ``CorruptBatchError``, and ``UnsupportedCompressionError`` for gzip and
-    snappy on a columnar batch.
+    Only the compression changes. ``level`` is for batches of rows. Raises ``CorruptBatchError``, and
+    ``UnsupportedCompressionError`` for gzip and snappy on a columnar batch.
     """
     whole = as_arrow_buffer(buffer)
     if not header.is_columnar:
         body = whole.slice(position + HEADER_BYTES, header.size_bytes - HEADER_BYTES).to_pybytes()
         if body or header.count:
             plain = decompress(body, Compression.of(header.compression), max_bytes=max_bytes)
-            body = compress(plain, compression)
+            body = compress(plain, compression, level=level)
         return seal(header._replace(attributes=header.attributes & ~COMPRESSION_MASK | compression), body)
     batch = decode_batch(whole, position, header, schema_of, max_bytes=max_bytes)
     return build_columnar_batch(

@@ -42,6 +42,19 @@ def test_rows_keep_everything_but_their_compression(before: Compression, after: 
     assert recompress_batch(again, 0, changed, schemas, before) == batch
 
 
+@pytest.mark.parametrize(
+    ("compression", "low", "high"),
+    [(Compression.GZIP, 1, 9), (Compression.LZ4, None, 12), (Compression.ZSTD, -500, 22)],
+)
+def test_a_higher_level_makes_smaller_rows(compression: Compression, low: int | None, high: int) -> None:
+    words = [b"%d of %d" % (row * row % 977, row % 31) for row in range(3000)]
+    batch = build_rows_batch([Record(key=None, value=word, timestamp_ms=1) for word in words])
+    header = read_header(batch)
+    fast, small = (recompress_batch(batch, 0, header, schemas, compression, level=level) for level in (low, high))
+    assert len(small) < len(fast)
+    assert list(read_rows(small, 0, read_header(small))) == list(read_rows(batch, 0, header))
+
+
 @pytest.mark.parametrize("before", COLUMNAR)
 @pytest.mark.parametrize("after", COLUMNAR)
 def test_columns_keep_everything_but_their_compression(before: Compression, after: Compression) -> None:

@@ -200,7 +200,9 @@ def check_bodies(codecs: RecordCodecs, topic: TopicInfo, produced: ProducedBatch
         if topic.config.is_compacted:
             _check_keys(topic, batch.columns)
         if target is not None and header.compression != target:
-            parts += [data[kept:position], codec.recompress_batch(data, position, header, schema_of, target)]
+            level = topic.config.compression_level
+            recompressed = codec.recompress_batch(data, position, header, schema_of, target, level=level)
+            parts += [data[kept:position], recompressed]
             kept = position + header.size_bytes
     if data is produced.data and not parts:
         return produced

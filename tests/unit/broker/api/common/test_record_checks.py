@@ -51,6 +51,20 @@ def test_the_largest_timestamp_of_rows_is_corrected(times_ms: tuple[int, ...], c
     assert [header.max_timestamp for _, header in found.headers] == [max(times_ms)] * 3
 
 
+@pytest.mark.parametrize(("name", "low", "high"), [("gzip", 1, 9), ("lz4", 9, 17), ("zstd", -500, 22)])
+def test_rows_are_compressed_with_the_level_of_the_topic(name: str, low: int, high: int) -> None:
+    value = b" ".join(b"%d of %d" % (row * row % 977, row % 31) for row in range(3000))
+
+    def stored_bytes(**levels: int) -> int:
+        levelled = topic(compression_type=name, **levels)
+        return len(check_bodies(NO_CODECS, levelled, ProducedBatches(batch(1, value=value), levelled.config), 1).data)
+
+    option = f"compression_{name}_level"
+    fast, small = stored_bytes(**{option: low}), stored_bytes(**{option: high})
+    assert small < fast
+    assert small <= stored_bytes() <= fast, "the default"
+
+
 @pytest.mark.parametrize("value_bytes", [10, SMALL_BYTES])
 @pytest.mark.parametrize("is_damaged", [False, True])
 def test_small_and_large_batches_are_verified_once(value_bytes: int, is_damaged: bool, verified: list[int]) -> None:
