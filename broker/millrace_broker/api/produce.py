@@ -23,6 +23,7 @@ from millrace.errors import (
     InvalidRecordError,
     InvalidRequestError,
     InvalidRequiredAcksError,
+    InvalidTimestampError,
     LeaderNotAvailableError,
     MillraceError,
     NotCoordinatorError,
@@ -174,7 +175,7 @@ async def _append(broker: Broker, request: Producing, data: PartitionAppend) -> 
     except Exception as error:  # noqa: BLE001 - the partition's error; unexpected errors are logged
         # The traceback would keep this frame alive, which has the error itself, and the files in other frames.
         data.error = known_error(error).with_traceback(None)
-        if isinstance(error, InvalidRecordError):
+        if isinstance(error, (InvalidRecordError, InvalidTimestampError)):
             data.record_errors = dict(islice(error.record_errors.items(), _RECORD_ERRORS_MAX))
             if not error.record_errors:  # the batch as a whole: no working client sends such a one
                 _logger.warning(

@@ -8,6 +8,14 @@ from typing import Final
 from millrace.errors.base import MillraceError
 
 
+class _NamesRecords:
+    """An error whose ``record_errors`` has the faults of single records by their index in the batch, if known."""
+
+    def __init__(self, *args: object, record_errors: Mapping[int, str] | None = None) -> None:
+        super().__init__(*args)
+        self.record_errors: Final[Mapping[int, str]] = record_errors or {}
+
+
 class OffsetOutOfRangeError(MillraceError):
     """The requested offset is before the log start or after the high watermark."""
 
@@ -45,7 +53,7 @@ class RecordListTooLargeError(MillraceError):
     code = 18
 
 
-class InvalidTimestampError(MillraceError):
+class InvalidTimestampError(_NamesRecords, MillraceError):
     """A record's timestamp is outside the range that its topic accepts."""
 
     code = 32
@@ -63,14 +71,7 @@ class UnsupportedCompressionError(MillraceError):
     code = 76
 
 
-class InvalidRecordError(MillraceError):
-    """A record breaks a rule of its batch or topic.
-
-    ``record_errors`` has the faults of single records by their index in the batch, if they are known.
-    """
+class InvalidRecordError(_NamesRecords, MillraceError):
+    """A record breaks a rule of its batch or topic."""
 
     code = 87
-
-    def __init__(self, *args: object, record_errors: Mapping[int, str] | None = None) -> None:
-        super().__init__(*args)
-        self.record_errors: Final[Mapping[int, str]] = record_errors or {}

@@ -41,7 +41,7 @@ _TARGET: Final = {
 Times: TypeAlias = tuple[int, int]
 """The smallest and the largest timestamp of a batch, in ms."""
 
-_UNLIMITED_MS: Final = 2**63 - 1
+_TIME_MAX_MS: Final = 2**63 - 1
 _ROW_WORK_BYTES: Final = 1024
 """Cost of checking one row, as the number of bytes whose append takes as long. Columns are checked as a whole."""
 
@@ -77,8 +77,11 @@ async def check_records(
         return await executors.run_io(lambda: check_bodies(codecs, topic, check(), now_ms))
     batches = executors.small_work.do(check)
     small_work = executors.small_work
-    if usual_times_ms is not None and _is_stored_as_it_is(topic, batches.headers[0][1]):
-        _check_times(0, *usual_times_ms, now_ms, topic.config)
+    if (
+        usual_times_ms is not None
+        and _is_stored_as_it_is(topic, batches.headers[0][1])
+        and _are_near(usual_times_ms, now_ms, topic.config)
+    ):
         return batches
     if small_work.includes(_usual_work_bytes(batches)) and small_work.do(_are_small_and_usual, topic, batches, now_ms):
         return batches
@@ -102,17 +105,11 @@ def _are_small_and_usual(topic: TopicInfo, produced: ProducedBatches, now_ms: in
 def _is_usual(
     topic: TopicInfo, data: bytes | memoryview, position: int, header: BatchHeader, now_ms: int, max_bytes: int
 ) -> bool:
-    """Tell whether a batch of rows is stored as it is, by the cheaper check. If not, the complete check decides.
-
-    Raises ``InvalidTimestampError``.
-    """
+    """Tell whether a batch of rows is stored as it is, by the cheaper check. If not, the complete check decides."""
     if not _is_stored_as_it_is(topic, header):
         return False
     times_ms = codec.usual_times(data, position, header, max_bytes=max_bytes)
-    if times_ms is None:
-        return False
-    _check_times(position, *times_ms, now_ms, topic.config)
-    return True
+    return times_ms is not None and _are_near(times_ms, now_ms, topic.config)
 
 
 def _is_stored_as_it_is(topic: TopicInfo, header: BatchHeader) -> bool:
@@ -189,7 +186,8 @@ def check_bodies(codecs: RecordCodecs, topic: TopicInfo, produced: ProducedBatch
             # The checksum is correct, so the producer built the batch this way. A retry would send the same bytes.
             raise InvalidRecordError(error.message) from error
         times_ms = pc.min_max(batch.timestamps_ms()).as_py()
-        _check_times(position, times_ms["min"], times_ms["max"], now_ms, topic.config)
+        if not _are_near((times_ms["min"], times_ms["max"]), now_ms, topic.config):
+            _check_times(topic, batch.timestamps_ms(), now_ms)
         if times_ms["max"] != header.max_timestamp:
             data = _with_max_timestamp(data, position, times_ms["max"])
             header = codec.read_header(data, position)
@@ -216,21 +214,35 @@ def _with_max_timestamp(data: bytes | memoryview, position: int, timestamp_ms: i
     return bytes(corrected)
 
 
-def _check_times(position: int, smallest_ms: int, largest_ms: int, now_ms: int, config: TopicConfig) -> None:
-    """Check how far the smallest and the largest time are from the broker's, if the topic limits that."""
+def _times_accepted(now_ms: int, config: TopicConfig) -> Times:
+    """Return the smallest and the largest time that the topic accepts."""
+    if config.message_timestamp_type is MessageTimestampType.LOG_APPEND_TIME:
+        return 0, _TIME_MAX_MS
     before_ms, after_ms = config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms
-    is_unlimited = before_ms == after_ms == _UNLIMITED_MS
-    if is_unlimited or config.message_timestamp_type is MessageTimestampType.LOG_APPEND_TIME:
-        return
-    if smallest_ms >= 0 and now_ms - smallest_ms > before_ms:
+    return max(now_ms - before_ms, 0), min(now_ms + after_ms, _TIME_MAX_MS)
+
+
+def _are_near(times_ms: Times, now_ms: int, config: TopicConfig) -> bool:
+    """Tell whether a batch has times that its topic accepts, from the smallest and the largest one.
+
+    A batch with records without a time and with a limit needs a look at each record.
+    """
+    first_ms, last_ms = _times_accepted(now_ms, config)
+    return (times_ms[0] >= first_ms or first_ms == 0) and times_ms[1] <= last_ms
+
+
+def _check_times(topic: TopicInfo, times_ms: pa.Array, now_ms: int) -> None:
+    """Raise ``InvalidTimestampError`` if a record's time is too far from the broker's; it names each such record."""
+    first_ms, last_ms = _times_accepted(now_ms, topic.config)
+    is_old = pc.and_(pc.less(times_ms, first_ms), pc.greater_equal(times_ms, 0))
+    far = pc.indices_nonzero(pc.or_(is_old, pc.greater(times_ms, last_ms))).to_pylist()
+    if far:
+        before_ms, after_ms = topic.config.message_timestamp_before_max_ms, topic.config.message_timestamp_after_max_ms
         raise InvalidTimestampError(
-            f"batch at position {position} has a record of {smallest_ms}, more than "
-            f"message.timestamp.before.max.ms={before_ms} before the broker's time, {now_ms}"
-        )
-    if largest_ms - now_ms > after_ms:
-        raise InvalidTimestampError(
-            f"batch at position {position} has a record of {largest_ms}, more than "
-            f"message.timestamp.after.max.ms={after_ms} after the broker's time, {now_ms}"
+            f"row {far[0]} of a batch for {topic.name} has the time {times_ms[far[0]]}, and the broker's time is "
+            f"{now_ms}: send records of at most message.timestamp.before.max.ms={before_ms} before it and "
+            f"message.timestamp.after.max.ms={after_ms} after it",
+            record_errors=dict.fromkeys(far, f"the topic takes records with times from {first_ms} to {last_ms}"),
         )
 
 

@@ -40,6 +40,17 @@ def test_timestamps_too_far_from_now_are_refused(too_far_ms: int) -> None:
         check_bodies(NO_CODECS, limited, far, NOW_MS)
 
 
+def test_each_record_whose_timestamp_is_refused_is_named() -> None:
+    limited = topic(message_timestamp_before_max_ms=1000, message_timestamp_after_max_ms=500)
+    times = (NOW_MS, NOW_MS - 1001, NO_TIMESTAMP, NOW_MS + 501, NOW_MS - 1000, NOW_MS + 500)
+    with pytest.raises(InvalidTimestampError) as caught:
+        check_bodies(NO_CODECS, limited, ProducedBatches(batch(*times), limited.config), NOW_MS)
+    reason = f"the topic takes records with times from {NOW_MS - 1000} to {NOW_MS + 500}"
+    assert caught.value.record_errors == {1: reason, 3: reason}
+    stamped = topic(message_timestamp_type="LogAppendTime", message_timestamp_before_max_ms=1000)
+    check_bodies(NO_CODECS, stamped, ProducedBatches(batch(*times), stamped.config), NOW_MS)
+
+
 @pytest.mark.parametrize("compression", [Compression.NONE, Compression.LZ4])
 @pytest.mark.parametrize("times_ms", [(NO_TIMESTAMP, NO_TIMESTAMP), (NOW_MS, NOW_MS - 5)])
 def test_the_largest_timestamp_of_rows_is_corrected(times_ms: tuple[int, ...], compression: Compression) -> None:
@@ -123,6 +134,7 @@ def test_batches_that_were_checked_together_are_checked_no_second_time(monkeypat
             kept = await check_records(
                 executors, NO_CODECS, limited, plain[0], NOW_MS, in_transaction=False, usual_times_ms=known
             )
+            monkeypatch.undo()  # records that are refused are checked again, one by one
             with pytest.raises(InvalidTimestampError):
                 await check_records(
                     executors, NO_CODECS, limited, plain[0], NOW_MS * 2, in_transaction=False, usual_times_ms=known
