@@ -105,12 +105,13 @@ def test_offsets_are_listed_in_each_version(wire: KafkaWire, module_broker: Embe
 @pytest.mark.parametrize("version", _VERSIONS[ApiKey.DESCRIBE_GROUPS])
 def test_a_group_that_does_not_exist_is_dead_or_unknown_by_the_version(wire: KafkaWire, version: int) -> None:
     _find_coordinator(wire, "no-such-group")
-    request = DescribeGroupsRequest(groups=("no-such-group",))
+    request = DescribeGroupsRequest(groups=("no-such-group",), include_authorized_operations=version >= 3)
     stall = Stall("the coordinator's groups")
     while (group := wire.call(request, version).groups[0]).error_code in _NOT_YET:
         stall.check()
     assert (group.group_id, group.group_state) == ("no-such-group", "Dead")
     assert group.error_code == (69 if version >= 6 else 0)
+    assert (group.authorized_operations > 0) == (3 <= version < 6), "a group that may be created"
 
 
 @pytest.mark.parametrize("version", _VERSIONS[ApiKey.PRODUCE])

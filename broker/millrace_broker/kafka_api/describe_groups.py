@@ -46,7 +46,7 @@ def _group(group: pb.DescribeGroupsResponse.Group, version: int, authorized_oper
     if not error_code and group.type != CLASSIC:
         error_code, text = GroupIdNotFoundError.code, f"group {group.group_id} is not a classic group"
     if error_code == GroupIdNotFoundError.code and version < _WITH_NOT_FOUND:
-        return _failed(group.group_id, NONE, None, state=_DEAD)
+        return _failed(group.group_id, NONE, None, _DEAD, authorized_operations)
     if error_code:
         has_text = version >= _WITH_NOT_FOUND
         return _failed(group.group_id, error_code, text if has_text else None, state=_DEAD if has_text else "")
@@ -71,7 +71,9 @@ def _group(group: pb.DescribeGroupsResponse.Group, version: int, authorized_oper
     )
 
 
-def _failed(group_id: str, error_code: int, text: str | None, state: str = "") -> DescribedGroup:
+def _failed(
+    group_id: str, error_code: int, text: str | None, state: str = "", authorized_operations: int = operations.NOT_ASKED
+) -> DescribedGroup:
     return DescribedGroup(
         error_code=error_code,
         error_message=text,
@@ -80,6 +82,7 @@ def _failed(group_id: str, error_code: int, text: str | None, state: str = "") -
         protocol_type="",
         protocol_data="",
         members=(),
+        authorized_operations=authorized_operations,
     )
 
 

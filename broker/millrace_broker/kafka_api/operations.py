@@ -8,13 +8,13 @@ from millrace.acls import CLUSTER_NAME, SUPPORTED_OPERATIONS, ResourceType
 from millrace_broker.api.common.access import Need, access_for
 from millrace_broker.kafka_api.call import KafkaRequest
 
-_NOT_ASKED: Final = -(2**31)
+NOT_ASKED: Final = -(2**31)
 
 
 def bits(request: KafkaRequest, resource_type: ResourceType, name: str = CLUSTER_NAME, *, is_wanted: bool) -> int:
     """Return the bits of the operations, or Kafka's value for an answer that was not asked for."""
     if not is_wanted:
-        return _NOT_ASKED
+        return NOT_ASKED
     access = access_for(request.broker, request.context)
     return sum(
         1 << operation
