@@ -27,6 +27,7 @@ def test_a_policy_says_what_becomes_of_old_records(policy: str, is_compacted: bo
         ({"cleanup.policy": ""}, "expected delete, compact or compact,delete"),
         ({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "9"}, "min.compaction.lag.ms=10 is above"),
         ({"min.cleanable.dirty.ratio": "1.5"}, "min.cleanable.dirty.ratio"),
+        ({"compression.gzip.level": "0"}, "expected 1 to 9, or -1"),
     ],
 )
 def test_a_wrong_value_is_named(options: dict[str, str], message: str) -> None:
