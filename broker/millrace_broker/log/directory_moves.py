@@ -91,7 +91,10 @@ class DirectoryMoves:
 
     def set_rate(self, bytes_per_second: float) -> None:
         """Limit the bytes that are copied in a second (``replica.alter.log.dirs.io.max.bytes.per.second``)."""
-        self._throttle = self._throttle_of(bytes_per_second)
+        with self._workers.changed:
+            if bytes_per_second != self._throttle.bytes_per_second:
+                self._throttle = self._throttle_of(bytes_per_second)
+                self._workers.changed.notify_all()  # a copy may have to wait very long at the earlier rate
 
     # --- requests ------------------------------------------------------------------------------------------
 
@@ -234,7 +237,8 @@ class DirectoryMoves:
         future = self._futures[key] = log.future(target.path / name)
         try:
             while copied := future.copy_some(_COPY_BYTES):
-                self._throttle.use(copied)
+                with self._workers.changed:  # another rate ends the wait
+                    self._throttle.use(copied)
                 if self._workers.is_stopping:
                     return
                 if self._workers.must_end(key):

@@ -92,7 +92,10 @@ class RemoteLogManager:
         """The time of each partition's next work; None is the key of the folders to remove."""
         self._attempts: dict[PartitionKey | None, int] = {}
         self._failures = 0
-        self._throttle: Final = Throttle(settings.bytes_per_second_max, clock.monotonic, self._workers.wait)
+        self._throttle = self._throttle_of(settings.bytes_per_second_max)
+
+    def _throttle_of(self, bytes_per_second: float) -> Throttle:
+        return Throttle(bytes_per_second, self._clock.monotonic, self._workers.wait)
 
     # --- start and stop ------------------------------------------------------------------------------------
 
@@ -109,7 +112,10 @@ class RemoteLogManager:
 
         With another number of threads, copies in progress start again. After ``stop`` only the numbers change.
         """
-        self._throttle.bytes_per_second = settings.bytes_per_second_max
+        with self._workers.changed:
+            if settings.bytes_per_second_max != self._throttle.bytes_per_second:
+                self._throttle = self._throttle_of(settings.bytes_per_second_max)
+                self._workers.changed.notify_all()  # a copy may have to wait very long at the earlier rate
         self._cache.resize(settings.cache_bytes_max)
         if settings.threads == self._workers.count or self._workers.is_stopping:
             return
@@ -289,7 +295,8 @@ class RemoteLogManager:
 
     def _copy(self, key: PartitionKey, remote: RemoteLog, source: SourceSegment) -> None:
         def use_io(size_bytes: int) -> None:
-            self._throttle.use(size_bytes)
+            with self._workers.changed:  # another rate ends the wait
+                self._throttle.use(size_bytes)
             if self._workers.must_end(key):
                 raise TieringInterruptedError(f"the copying of {remote.name} to the remote store was cancelled")
 

@@ -19,8 +19,7 @@ class Throttle:
     def __init__(
         self, bytes_per_second: float, monotonic: Callable[[], float], wait: Callable[[float], object]
     ) -> None:
-        self.bytes_per_second = bytes_per_second
-        """The limit. A change applies to the next use."""
+        self.bytes_per_second: Final = bytes_per_second
         self._monotonic: Final = monotonic
         self._wait: Final = wait
         self._lock: Final = threading.Lock()

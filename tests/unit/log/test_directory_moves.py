@@ -177,6 +177,15 @@ def test_a_cancelled_move_leaves_nothing(manager: LogManager, tmp_path: Path) ->
     fill(log, 10, 200)
 
 
+def test_another_rate_holds_for_a_copy_in_progress(manager: LogManager, tmp_path: Path) -> None:
+    fill(manager.create_log("orders", TOPIC_ID, 0), 200)
+    manager.moves.set_rate(1.0)
+    manager.moves.request(KEY, tmp_path / "b")
+    eventually(lambda: bool(manager.moves.in_progress(tmp_path / "b")), "a copy")
+    manager.moves.set_rate(1e9)
+    eventually(lambda: moved(manager, "b"), "the move")
+
+
 def test_a_deleted_partition_is_not_copied_any_more(manager: LogManager, tmp_path: Path) -> None:
     fill(manager.create_log("orders", TOPIC_ID, 0), 200)
     manager.moves.set_rate(1.0)

@@ -184,7 +184,3 @@ def test_a_throttle_lets_no_more_through_than_its_rate() -> None:
     assert now == before, "a pause gives no credit, except for a little at once"
     throttle.use(1000)
     assert now - before > 0.9
-    throttle.bytes_per_second = 10_000.0
-    before = now
-    throttle.use(1000)
-    assert now - before < 0.2, "a changed rate applies to the next use"

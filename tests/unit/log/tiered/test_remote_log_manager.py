@@ -350,3 +350,21 @@ def test_another_number_of_threads_copies_what_is_left(
     manager.stop()
     manager.reconfigure(TieringSettings(threads=2))
     assert threads() == before, "a stopped manager stays stopped"
+
+
+def test_another_rate_holds_for_a_copy_in_progress(
+    tiered_log: MakeLog, make_manager: Callable[..., RemoteLogManager], store: Any
+) -> None:
+    """The first rate would take an hour for a segment."""
+    log = tiered_log(segments=1, is_attached=False)
+    manager = make_manager(bytes_per_second_max=0.1)
+    manager.start()
+    try:
+        manager.attach(log)
+        throttle = manager._throttle
+        eventually(lambda: throttle._free_from > throttle._monotonic(), "a copy that waits")
+        assert not [call for call in store.calls if call.startswith("publish")]
+        manager.reconfigure(TieringSettings())
+        eventually(lambda: log.remote is not None and len(log.remote.segments) == 1, "the copy")
+    finally:
+        manager.stop()
