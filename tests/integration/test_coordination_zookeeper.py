@@ -6,9 +6,13 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, load_pem_private_key
+from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates
+from cryptography.x509 import load_pem_x509_certificate
 
 from millrace.config.zookeeper import ZooKeeperConfig
 from millrace.coordination import (
@@ -26,6 +30,8 @@ from millrace.coordination.outcomes import Outcome, find_out, settle
 from millrace.coordination.zookeeper import ZooKeeperCoordination, ZooKeeperStore
 from millrace.errors import EnvironmentProblemError
 
+from ..certificates import Authority
+from ..planted_secrets import planted
 from ..ports import free_port
 from .waiting import STALL_S, eventually
 from .zookeeper_server import CONNECTION_MS, PASSWORD, USER, Proxy, ZooKeeperServer, expiry_of, proxy_to
@@ -366,3 +372,31 @@ def test_connections_can_be_encrypted_and_both_ends_known(connect: Connect, zook
     options["zookeeper_ssl_truststore_location"] = ""  # the system's certificate authorities do not include this one
     with pytest.raises(EnvironmentProblemError, match=r"zookeeper\.ssl"):
         connect(zookeeper_server.secure_address, zookeeper_connection_timeout_ms=1_000, **options)
+
+
+def test_a_new_connection_uses_the_stores_as_they_are_then(zookeeper_server: ZooKeeperServer, tmp_path: Path) -> None:
+    """Another authority's files are replaced, the key store by one in PKCS12, and damaged files change nothing."""
+    own, trusted = tmp_path / "own.p12", tmp_path / "trusted.pem"
+    stranger = Authority.make("CN=stranger")
+    password = planted("of a key store")
+    stranger.issue("CN=x").write(own, password)
+    stranger.write(trusted)
+    options = {
+        "zookeeper.connect": zookeeper_server.secure_address,
+        "zookeeper.ssl.client.enable": "true",
+        "zookeeper.ssl.keystore.location": str(own),
+        "zookeeper.ssl.keystore.password": password,
+        "zookeeper.ssl.truststore.location": str(trusted),
+    }
+    store = ZooKeeperStore(ZooKeeperConfig.load(options))
+    try:
+        pem = zookeeper_server.certificate.read_bytes()
+        key, certificate = load_pem_private_key(pem, None), load_pem_x509_certificate(pem)
+        encryption = BestAvailableEncryption(password.encode())
+        own.write_bytes(serialize_key_and_certificates(None, key, certificate, None, encryption))  # type: ignore[arg-type]
+        trusted.write_bytes(zookeeper_server.authority.read_bytes())
+        assert store.connect().exists("/") is not None
+        own.write_bytes(b"nonsense")
+        assert store.connect().exists("/") is not None
+    finally:
+        store.close()

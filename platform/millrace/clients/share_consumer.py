@@ -242,7 +242,7 @@ class ShareConsumer:
         self._signal.wakeup()
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Iterate over records without end. Records that the loop did not get are not accepted, and released after it."""
+        """Iterate over records without end. Records that the loop did not get are released after it, not accepted."""
         while True:
             self._unseen = deque(self.poll(self._config.fetch_max_wait_ms))
             try:

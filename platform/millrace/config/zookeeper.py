@@ -1,20 +1,19 @@
 """Configuration of the ZooKeeper connection, with Kafka 3.9's names and defaults.
 
-Certificates are in PEM files, which Kafka supports too; a Java keystore must be converted. Kafka reads SASL settings
-from the JVM's JAAS files; here they are options.
+The stores of TLS are those of clients (``millrace.security``). Kafka reads SASL settings from the JVM's JAAS files;
+here they are options.
 """
 
 from __future__ import annotations
 
-import ssl
 from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
 from millrace.config.base import Config
 from millrace.config.integers import INT_MAX
+from millrace.config.security_options import StoreType
 from millrace.config.validators import UPPER_CASE, parsed_by
-from millrace.errors import InvalidConfigError
 
 _DEFAULT_PORT: Final = 2181
 
@@ -76,24 +75,31 @@ class ZooKeeperConfig(Config):
     )
     zookeeper_ssl_client_enable: bool = Field(False, description="Whether to connect with TLS.")
     zookeeper_ssl_keystore_location: str = Field(
-        "", description="PEM file with the broker's certificate and its private key."
+        "",
+        description="File with the broker's certificate and its private key (PEM or PKCS12). It is read for each "
+        "connection.",
     )
     zookeeper_ssl_keystore_password: str = Field(
-        "", repr=False, description="Password of the private key, if it has one."
+        "", repr=False, description="Password of the private key, or of a PKCS12 key store."
     )
-    zookeeper_ssl_keystore_type: Literal["", "PEM"] = Field("", description="PEM, the only supported type.")
+    zookeeper_ssl_keystore_type: StoreType = Field(
+        "", description="PEM or PKCS12. The default is the format of the file."
+    )
     zookeeper_ssl_truststore_location: str = Field(
         "",
-        description="PEM file with the authorities for ZooKeeper's certificate. The default is the authorities of the "
-        "system.",
+        description="File with the authorities for ZooKeeper's certificate (PEM or PKCS12). It is read for each "
+        "connection. The default is the authorities of the system.",
     )
-    zookeeper_ssl_truststore_type: Literal["", "PEM"] = Field("", description="PEM, the only supported type.")
+    zookeeper_ssl_truststore_password: str = Field("", repr=False, description="Password of a PKCS12 trust store.")
+    zookeeper_ssl_truststore_type: StoreType = Field(
+        "", description="PEM or PKCS12. The default is the format of the file."
+    )
     zookeeper_ssl_protocol: Literal["TLSv1.2", "TLSv1.3"] = Field(
         "TLSv1.2", description="Oldest accepted version of TLS."
     )
     zookeeper_ssl_cipher_suites: str = Field(
         "",
-        description="Cipher suites of TLS 1.2 by OpenSSL's names, separated by commas. The default "
+        description="Cipher suites of TLS 1.2 by their IANA or OpenSSL names, separated by commas. The default "
         "is OpenSSL's choice.",
     )
     zookeeper_ssl_endpoint_identification_algorithm: Annotated[Literal["HTTPS", ""], UPPER_CASE] = Field(
@@ -121,28 +127,6 @@ class ZooKeeperConfig(Config):
     def connection_timeout_ms(self) -> int:
         """Timeout for a connection."""
         return self.zookeeper_connection_timeout_ms or self.zookeeper_session_timeout_ms
-
-    def tls(self) -> ssl.SSLContext | None:
-        """Return the context of TLS connections. Raises ``InvalidConfigError`` if a file cannot be used."""
-        if not self.zookeeper_ssl_client_enable:
-            return None
-        try:
-            context = ssl.create_default_context(cafile=self.zookeeper_ssl_truststore_location or None)
-            if self.zookeeper_ssl_keystore_location:
-                context.load_cert_chain(
-                    self.zookeeper_ssl_keystore_location, password=lambda: self.zookeeper_ssl_keystore_password
-                )
-            if self.zookeeper_ssl_cipher_suites:
-                context.set_ciphers(self.zookeeper_ssl_cipher_suites.replace(",", ":"))
-        except (OSError, ssl.SSLError) as error:
-            raise InvalidConfigError(
-                f"cannot use zookeeper.ssl.truststore.location={self.zookeeper_ssl_truststore_location}, "
-                f"zookeeper.ssl.keystore.location={self.zookeeper_ssl_keystore_location} and their options: {error}"
-            ) from error
-        if self.zookeeper_ssl_protocol == "TLSv1.3":
-            context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.check_hostname = bool(self.zookeeper_ssl_endpoint_identification_algorithm)
-        return context
 
     def sasl_options(self) -> dict[str, str] | None:
         """Return kazoo's SASL options, or None."""

@@ -7,7 +7,7 @@ the store of a cluster (it needs kazoo, so its users import it themselves). ``si
 Layout: ``paths``, ``nodes``, ``acl_nodes``, ``token_nodes``, ``notices``, with the encoding of ``json_node``.
 
 Parts of the embedded store: ``tree``, ``watches``. Parts of the other: ``zookeeper_link`` (a session),
-``zookeeper_client`` (kazoo), ``zookeeper_watches``.
+``zookeeper_client`` (kazoo), ``zookeeper_watches``, ``zookeeper_tls``.
 """
 
 from millrace.coordination.embedded import METADATA_FILE, EmbeddedCoordination, EmbeddedStore

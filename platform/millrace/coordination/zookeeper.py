@@ -30,7 +30,9 @@ from millrace.coordination.interface import (
 from millrace.coordination.tree import check_operation, check_path
 from millrace.coordination.zookeeper_client import NOT_AT_FAULT, Together, acls, error_of, node_stat
 from millrace.coordination.zookeeper_link import SessionLink
+from millrace.coordination.zookeeper_tls import zookeeper_tls
 from millrace.coordination.zookeeper_watches import LeftWatch
+from millrace.security import Reloading
 
 _EPHEMERAL, _SEQUENTIAL = 1, 2
 _IN_FLIGHT_MAX = 256
@@ -41,7 +43,7 @@ class ZooKeeperStore:
 
     def __init__(self, config: ZooKeeperConfig) -> None:
         self._config = config
-        self._tls = config.tls()
+        self._tls = zookeeper_tls(config)
         self._sessions: list[ZooKeeperCoordination] = []
 
     def connect(self) -> ZooKeeperCoordination:
@@ -68,7 +70,7 @@ class ZooKeeperStore:
 class ZooKeeperCoordination:
     """A session with a ``ZooKeeperStore``; ``Coordination`` documents each method."""
 
-    def __init__(self, config: ZooKeeperConfig, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, config: ZooKeeperConfig, tls: Reloading[ssl.SSLContext] | None) -> None:
         self._config = config
         self._chroot = config.address.chroot
         self._link = SessionLink(config, tls, self._look_again)

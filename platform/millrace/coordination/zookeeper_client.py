@@ -29,6 +29,7 @@ from millrace.coordination.interface import (
     SessionExpiredError,
 )
 from millrace.errors import InvalidRequestError, MillraceError
+from millrace.security import Reloading
 
 CONNECTION_LOST: Final = (kazoo.ConnectionLoss, kazoo.ConnectionClosedError, KazooTimeoutError)
 """kazoo's errors for a missing response."""
@@ -46,7 +47,7 @@ class SessionHandler(SequentialThreadingHandler):  # type: ignore[misc]
     After ``refuse_connections`` no connection to the ensemble is possible, and so no other session.
     """
 
-    def __init__(self, tls: ssl.SSLContext | None, on_event: Callable[[Any, Any], None]) -> None:
+    def __init__(self, tls: Reloading[ssl.SSLContext] | None, on_event: Callable[[Any, Any], None]) -> None:
         super().__init__()
         self._tls = tls
         self._on_event = on_event
@@ -67,7 +68,7 @@ class SessionHandler(SequentialThreadingHandler):  # type: ignore[misc]
         if self._tls is None:
             return connection
         try:
-            return self._tls.wrap_socket(connection, server_hostname=hostname or address[0])
+            return self._tls.current().wrap_socket(connection, server_hostname=hostname or address[0])
         except BaseException:
             connection.close()
             raise

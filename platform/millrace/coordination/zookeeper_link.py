@@ -38,6 +38,7 @@ from millrace.coordination.interface import (
 from millrace.coordination.zookeeper_client import CONNECTION_LOST, SessionHandler, error_of
 from millrace.coordination.zookeeper_watches import LeftWatch, SessionWatches, tell
 from millrace.errors import EnvironmentProblemError
+from millrace.security import Reloading
 
 _logger = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ LookAgain = Callable[[LeftWatch], tuple[LeftWatch, NodeStat | None]]
 class SessionLink:
     """One session. ``look_again`` is for ``SessionWatches``."""
 
-    def __init__(self, config: ZooKeeperConfig, tls: ssl.SSLContext | None, look_again: LookAgain) -> None:
+    def __init__(self, config: ZooKeeperConfig, tls: Reloading[ssl.SSLContext] | None, look_again: LookAgain) -> None:
         self._config: Final = config
         self._watches: Final = SessionWatches(look_again)
         self._handler: Final = SessionHandler(tls, self._take_event)

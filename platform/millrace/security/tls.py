@@ -11,7 +11,7 @@ from millrace.errors import InvalidConfigError
 from millrace.security.stores import TlsMaterial, as_file
 
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
-_TLS_1_3_SUITES: Final = frozenset(("TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256"))
+TLS_1_3_SUITES: Final = frozenset(("TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256"))
 """Suites that OpenSSL has for TLS 1.3. Python cannot choose among them."""
 _CLIENT_AUTH: Final = {"required": ssl.CERT_REQUIRED, "requested": ssl.CERT_OPTIONAL, "none": ssl.CERT_NONE}
 
@@ -84,13 +84,13 @@ def _trust(context: ssl.SSLContext, material: TlsMaterial) -> None:
 def _checked_suites(options: SslOptions) -> list[str]:
     """Return OpenSSL's names of the suites for TLS 1.2. Raises ``InvalidConfigError``."""
     names = {name.strip() for name in options.ssl_cipher_suites.split(",") if name.strip()}
-    if "TLSv1.3" in options.tls_versions and not names >= _TLS_1_3_SUITES:
+    if "TLSv1.3" in options.tls_versions and not names >= TLS_1_3_SUITES:
         raise InvalidConfigError(
-            f"ssl.cipher.suites cannot exclude suites of TLS 1.3, which are {', '.join(sorted(_TLS_1_3_SUITES))}: name "
+            f"ssl.cipher.suites cannot exclude suites of TLS 1.3, which are {', '.join(sorted(TLS_1_3_SUITES))}: name "
             "all of them, or set ssl.enabled.protocols=TLSv1.2"
         )
     chosen = []
-    for name in sorted(names - _TLS_1_3_SUITES):
+    for name in sorted(names - TLS_1_3_SUITES):
         suite = _openssl_name(name)
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).set_ciphers(suite)

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from millrace.config.zookeeper import ZooKeeperAddress, ZooKeeperConfig
@@ -30,7 +28,6 @@ def test_the_defaults_are_kafkas() -> None:
     config = ZooKeeperConfig.load({"zookeeper.connect": "a:1"})
     assert (config.zookeeper_session_timeout_ms, config.connection_timeout_ms) == (18_000, 18_000)
     assert not config.zookeeper_set_acl
-    assert config.tls() is None
     assert config.sasl_options() is None
     other = ZooKeeperConfig.load({"zookeeper.connect": "a:1", "zookeeper.connection.timeout.ms": "5"})
     assert other.connection_timeout_ms == 5
@@ -52,24 +49,5 @@ def test_passwords_are_not_shown() -> None:
 
 
 def test_a_java_keystore_is_refused() -> None:
-    with pytest.raises(InvalidConfigError, match=r"keystore\.type='JKS'.*PEM"):
+    with pytest.raises(InvalidConfigError, match=r"keystore\.type='JKS'.*PKCS12"):
         ZooKeeperConfig.load({"zookeeper.connect": "a:1", "zookeeper.ssl.keystore.type": "JKS"})
-
-
-def test_a_certificate_that_cannot_be_used_is_a_clear_error(tmp_path: Path) -> None:
-    (tmp_path / "x.pem").write_text("nothing")
-    values = {"zookeeper.connect": "a:1", "zookeeper.ssl.client.enable": "true"}
-    for file in ("x.pem", "missing.pem"):
-        config = ZooKeeperConfig.load(values | {"zookeeper.ssl.keystore.location": str(tmp_path / file)})
-        with pytest.raises(InvalidConfigError, match=file):
-            config.tls()
-
-
-def test_any_name_will_do_only_if_configured() -> None:
-    values = {"zookeeper.connect": "a:1", "zookeeper.ssl.client.enable": "true"}
-    context = ZooKeeperConfig.load(values).tls()
-    lax = ZooKeeperConfig.load(values | {"zookeeper.ssl.endpoint.identification.algorithm": ""}).tls()
-    assert context is not None
-    assert context.check_hostname
-    assert lax is not None
-    assert not lax.check_hostname
