@@ -31,7 +31,7 @@ from millrace.kafka_protocol.calls.sasl_authenticate import SaslAuthenticateRequ
 from millrace.kafka_protocol.calls.sasl_handshake import SaslHandshakeRequest
 from millrace.security.sasl import SaslCredentials, exchange
 from millrace.security.scram import ScramClient, ScramCredential
-from millrace_broker.listeners import tcp_listener
+from millrace_broker.listeners import connection, tcp_listener
 from millrace_broker.listeners.connection_states import State
 from millrace_broker.metadata import ScramCredentials
 from millrace_broker.security import ANONYMOUS, ListenerAccess
@@ -280,6 +280,31 @@ def test_more_connections_without_a_call_than_the_limit_end_the_oldest(
             for each in (fourth, fifth):
                 each.call(ApiVersionsRequest(client_software_name="x", client_software_version="1"), 3)
             assert second.call(MetadataRequest(topics=()), 1).brokers, "connections with calls stay"
+
+
+@pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL"])
+def test_a_client_that_authenticates_too_slowly_is_disconnected(
+    broker: EmbeddedBroker,
+    ca: tuple[str, str],
+    listener: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each call is progress for the client, and none for the limit."""
+    monkeypatch.setattr(connection, "AUTHENTICATION_S", 0.2)
+    with KafkaWire(broker.server.ports[listener]) as wire:
+        if listener == "SASL_SSL":
+            wire.sock = ssl.create_default_context(cafile=ca[0]).wrap_socket(wire.sock, server_hostname="127.0.0.1")
+
+        def is_closed() -> bool:
+            try:
+                wire.call(ApiVersionsRequest(client_software_name="x", client_software_version="1"), 3)
+            except (ConnectionError, EOFError):
+                return True
+            return False
+
+        eventually(is_closed)
+        eventually(lambda: f"127.0.0.1:{wire.port} is closed: it has not authenticated within" in caplog.text)
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])

@@ -32,6 +32,7 @@ from .waiting import STALL_S, eventually
 
 RULES = "RULE:^CN=([^,]*),.*$/$1/L,DEFAULT"
 LARGE = 3 * 2**20
+TLS_1_3_SUITES = "TLS_AES_128_GCM_SHA256,TLS_AES_256_GCM_SHA384,TLS_CHACHA20_POLY1305_SHA256"
 
 
 class Files:
@@ -374,6 +375,49 @@ def test_certificates_change_while_clients_work(tmp_path: Path, files: Files, ca
             assert admin.describe_topic("t").name == "t", "a new connection of the same client"
 
 
+def test_a_client_over_grpc_cannot_have_what_grpc_does_not_check(broker: EmbeddedBroker, files: Files) -> None:
+    for option, value in (
+        ("ssl.crl.location", files.crl),
+        ("ssl.enabled.protocols", "TLSv1.3"),
+        ("ssl.cipher.suites", "ECDHE-ECDSA-AES128-GCM-SHA256"),
+        ("ssl.endpoint.identification.algorithm", ""),
+    ):
+        options = {**client(broker, files, "GRPC", transport="grpc"), option: value}
+        with pytest.raises(InvalidConfigError, match=f"{option} cannot be set with transport=grpc"), Admin(options):
+            pass
+
+
+def test_a_certificate_that_is_revoked_later_is_refused_to_new_connections(tmp_path: Path, files: Files) -> None:
+    revocations = tmp_path / "crl.pem"
+    files.authority.revoke(revocations, files.revoked_identity)
+    identity = files.authority.issue("CN=leaver")
+    options = {
+        "listeners": "SSL://127.0.0.1:0",
+        "ssl.keystore.location": files.broker,
+        "ssl.truststore.location": files.ca,
+        "ssl.client.auth": "required",
+        "ssl.crl.location": str(revocations),
+        "ssl.reload.interval.ms": "0",
+    }
+    with EmbeddedBroker(tmp_path / "data", options=options) as broker:
+        leaver = client(broker, files, ssl_keystore_location=identity.write(tmp_path / "leaver.pem"))
+        with Admin(leaver) as admin:
+            assert admin.list_topics() == []
+        files.authority.revoke(revocations, files.revoked_identity, identity)
+
+        def is_refused() -> bool:
+            try:
+                with Admin(leaver) as admin:
+                    admin.list_topics()
+            except SslAuthenticationError as error:
+                return "it is revoked" in error.message
+            return False
+
+        eventually(is_refused)
+        with Admin(client(broker, files, ssl_keystore_location=files.client)) as other:
+            assert other.list_topics() == []
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
@@ -407,12 +451,32 @@ def test_certificates_change_while_clients_work(tmp_path: Path, files: Files, ca
             },
             "ssl.enabled.protocols cannot be set with listener GRPC",
         ),
+        (
+            {
+                "listeners": "PLAINTEXT://127.0.0.1:0,GRPC://127.0.0.1:0",
+                "listener.security.protocol.map": "GRPC:SSL",
+                "ssl.client.auth": "required",
+                "ssl.crl.location": "{crl}",
+                "ssl.keystore.location": "{broker}",
+                "ssl.truststore.location": "{ca}",
+            },
+            "ssl.crl.location cannot be set with listener GRPC .*: gRPC checks no revocation lists",
+        ),
+        (
+            {
+                "listeners": "PLAINTEXT://127.0.0.1:0,GRPC://127.0.0.1:0",
+                "listener.security.protocol.map": "GRPC:SSL",
+                "listener.name.grpc.ssl.cipher.suites": f"{TLS_1_3_SUITES},ECDHE-ECDSA-AES128-GCM-SHA256",
+                "ssl.keystore.location": "{broker}",
+            },
+            "ssl.cipher.suites cannot be set with listener GRPC .*GRPC_SSL_CIPHER_SUITES",
+        ),
     ],
 )
 def test_a_broker_that_cannot_be_as_secure_as_configured_does_not_start(
     tmp_path: Path, files: Files, options: dict[str, str], problem: str
 ) -> None:
-    given = {name: value.format(broker=files.broker, ca=files.ca) for name, value in options.items()}
+    given = {name: value.format(broker=files.broker, ca=files.ca, crl=files.crl) for name, value in options.items()}
     with pytest.raises(InvalidConfigError, match=problem):
         EmbeddedBroker(tmp_path / "data", options=given).start()
 
