@@ -57,6 +57,7 @@ SUITES: Final[Mapping[str, Callable[[Listeners, str, str], dict[str, Result]]]] 
 _OPTIONS_OF: Final[Mapping[str, Mapping[str, str]]] = {
     librdkafka.WITHOUT_AUTO_CREATION.name: {"auto.create.topics.enable": "false"},
     librdkafka.TLS.name: {"listener.name.ssl.ssl.client.auth": "required"},
+    "tools": {"listener.name.ssl.ssl.client.auth": "required"},
     librdkafka.SCRAM.name: {"connections.max.reauth.ms": "5000"},
 }
 """Options of the brokers for one suite."""

@@ -32,8 +32,10 @@ class Ended:
 class KafkaTools:
     """A JVM that runs Kafka's tools. It is started again after a tool that did not end in time."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *options: str) -> None:
+        """``options`` are those of the JVM."""
         self._home = home
+        self._options = options
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self, main: str, arguments: Sequence[str], input: str = "") -> Ended:
@@ -75,7 +77,7 @@ class KafkaTools:
 
     def _started(self) -> subprocess.Popen[bytes]:
         quiet = f"-Dlog4j2.configurationFile={self._home}/config/quiet.properties"
-        command = ["java", *_OPTIONS, quiet, "-cp", f"{self._home}/libs/*", str(_SOURCE)]
+        command = ["java", *_OPTIONS, *self._options, quiet, "-cp", f"{self._home}/libs/*", str(_SOURCE)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ)
         return self._process
 

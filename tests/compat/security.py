@@ -71,6 +71,7 @@ def certificates(folder: Path) -> Certificates:
     for name, content in made.items():
         (folder / name).write_bytes(content)
     (folder / "ca-cert").write_bytes(made["authority_pem"])  # the name in kafka-python's tests
+    (folder / "client.pem").write_bytes(client.pem())  # for Java, which wants one file
     return Certificates(folder, **{name: folder / name for name in made})
 
 

@@ -1,4 +1,4 @@
-"""Suite ``tools``: Kafka's command-line tools and verifiable clients (``tools_tests``, ``configs_tools_tests``)."""
+"""Suite ``tools``: Kafka's command-line tools and verifiable clients (``tools_tests`` and others)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ROOT = Path(__file__).parents[2]
 
 def run(listeners: Listeners, kind: str, only: str) -> dict[str, Result]:
     """Run the tools against a broker, all tests or those that match ``only``."""
-    files = ("tests/compat/tools_tests.py", "tests/compat/configs_tools_tests.py")
+    files = [f"tests/compat/{name}tools_tests.py" for name in ("", "configs_", "security_")]
     arguments = [*files, "-q", "-p", "no:randomly", "-W", "default", "--timeout=180"]
     if only:
         arguments += ["-k", only]
@@ -27,5 +27,8 @@ def run(listeners: Listeners, kind: str, only: str) -> dict[str, Result]:
         seconds_max=2400,
         COMPAT_BOOTSTRAP=listeners.plain,
         COMPAT_SASL=listeners.sasl,
+        COMPAT_SSL=listeners.ssl,
+        COMPAT_STORES=str(listeners.certificates.folder),
+        COMPAT_TOKENS=f"{listeners.provider.url}/token",
         COMPAT_KAFKA_HOME=str(install.kafka()),
     )
