@@ -135,7 +135,7 @@ class ProviderKeys:
             self._fetch = None
 
     def _read(self) -> Sequence[_PublicKey]:
-        return _decoded(self._url, read_document(self._url, self._tls, _TIMEOUT_S))
+        return _decoded(self._url, read_document(self._url, self._tls.current(), _TIMEOUT_S))
 
     def _take(self, keys: Sequence[_PublicKey]) -> None:
         self._keys, self._failure = keys, ""

@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from email.message import Message
+from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Final
@@ -21,12 +22,14 @@ from typing import IO, Final
 from millrace.config.oauth_options import file_of, is_file_url
 from millrace.config.security_options import SslOptions
 from millrace.errors import SaslAuthenticationError
-from millrace.security.stores import decode_stores, read_stores
+from millrace.security.reloading import Reloading
 from millrace.security.tls import client_context
 
 _DOCUMENT_BYTES_MAX: Final = 1024 * 1024
 _RETRIABLE: Final = (408, 429)
 _TRUST: Final = "ssl."
+_EACH_TIME: Final = {"ssl.reload.interval.ms": "0"}
+"""Providers are asked rarely, so each request reads the stores."""
 
 
 class _NoRedirection(urllib.request.HTTPRedirectHandler):
@@ -38,13 +41,14 @@ class _NoRedirection(urllib.request.HTTPRedirectHandler):
         """Follow nothing."""
 
 
-def provider_tls(jaas: Mapping[str, str]) -> ssl.SSLContext:
+def provider_tls(jaas: Mapping[str, str]) -> Reloading[ssl.SSLContext]:
     """Return the TLS towards a provider: the authorities of the system, or the ``ssl.`` options of the login module.
 
     Raises ``InvalidConfigError``.
     """
-    options = SslOptions.load({name: value for name, value in jaas.items() if name.startswith(_TRUST)})
-    return client_context(options, decode_stores(options, read_stores(options)))
+    given = {name: value for name, value in jaas.items() if name.startswith(_TRUST)}
+    options = SslOptions.load({**_EACH_TIME, **given})
+    return Reloading("the login at the provider of tokens", options, partial(client_context, options))
 
 
 def read_document(

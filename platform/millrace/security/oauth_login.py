@@ -85,10 +85,10 @@ class OAuthLogin:
         timeout_s = self._options.sasl_login_connect_timeout_ms / 1000
         asked_s = self._monotonic()
         if is_file_url(self._url):
-            text = read_document(self._url, self._tls, timeout_s).decode("ascii", "replace").strip()
+            text = read_document(self._url, self._tls.current(), timeout_s).decode("ascii", "replace").strip()
             lifetime_s = _SHORT_LIFETIME_S
         else:
-            text, lifetime_s = self._answer(read_document(self._url, self._tls, timeout_s, **self._request()))
+            text, lifetime_s = self._answer(read_document(self._url, self._tls.current(), timeout_s, **self._request()))
         if not text.isascii() or any(each.isspace() or not each.isprintable() for each in text):
             raise SaslAuthenticationError(f"{self._url} gives a token that is none: it has characters that none has")
         if len(text) > TOKEN_BYTES_MAX:

@@ -149,6 +149,20 @@ def test_the_providers_certificate_is_of_an_authority_of_the_login_module(tmp_pa
         assert login(config(provider, sasl_jaas_config=module), Clock()).token()
 
 
+def test_another_authority_of_the_provider_is_trusted_without_another_login(tmp_path: Path) -> None:
+    authority = Authority.make()
+    trusted = Authority.make("CN=another").write(tmp_path / "ca.pem")
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(authority.issue("CN=login").write(tmp_path / "login.pem"))
+    with running(tls) as provider:
+        module = f'x.OAuthBearerLoginModule required ssl.truststore.location="{trusted}";'
+        trusting = login(config(provider, sasl_jaas_config=module), Clock())
+        with pytest.raises(SaslAuthenticationError, match="is refused"):
+            trusting.token()
+        authority.write(tmp_path / "ca.pem")
+        assert trusting.token()
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
