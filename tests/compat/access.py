@@ -1,10 +1,14 @@
 """Access matrix of Kafka's calls against Kafka: ``python -m tests.compat.access``.
 
 The requests and the needs are those of ``tests/integration/test_kafka_access_matrix.py``, which tries them against
-millrace. Here Kafka's ``StandardAuthorizer`` decides about the same ones: without ACLs, with all that a call needs, and
-with all but one of them. A case in which Kafka decides otherwise is printed, and the exit code is then 1.
+millrace. Here Kafka's ``StandardAuthorizer`` decides about the same ones. The first version of a call is tried without
+ACLs, with all that it needs, and with all but one of them. The last version is tried with the whole matrix: other
+identities, hosts and resources, prefixes, wildcards, and denials over permissions. A case in which Kafka decides
+otherwise is printed, and the exit code is then 1.
 
-Kafka's authorizer looks at the records of Produce, so Produce has no transactional id here.
+Kafka's authorizer looks at the records of Produce, so Produce has no transactional id here. Clients without an identity
+are left out, because the broker of the comparison is one of them. So are denials of DeleteTopics: KRaft answers that
+the topic does not exist, which a client with DELETE may know.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ import confluent_kafka
 from benchmarks.workspace import free_port, start, stop
 from confluent_kafka import admin as confluent
 
-from millrace.acls import AclBinding, ResourceType
+from millrace.acls import CLUSTER_NAME, AclBinding, PatternType, ResourceType
 from millrace.ids import parse_id
 from millrace.kafka_protocol.calls.sasl_authenticate import SaslAuthenticateRequest
 from millrace.kafka_protocol.calls.sasl_handshake import SaslHandshakeRequest
@@ -30,8 +34,8 @@ from millrace.kafka_protocol.message import Message
 from millrace.records import Record, build_rows_batch
 from millrace_broker.kafka_api.call import KafkaCall
 
-from ..integration.access_broker import acl
-from ..integration.access_cases import Need
+from ..integration.access_broker import HOST, acl, insufficient, sufficient
+from ..integration.access_cases import ALICE, ANONYMOUS, Need
 from ..integration.kafka_wire import KafkaWire
 from ..integration.test_kafka_access_matrix import CALLS, NAMES, OF_CALL, error_codes, filled, is_refused, ways
 from . import install
@@ -49,7 +53,7 @@ inter.broker.listener.name=PLAINTEXT
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,CLIENT:SASL_PLAINTEXT
 sasl.enabled.mechanisms=PLAIN
 listener.name.client.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
-user_alice="alice";
+user_alice="alice" user_mallory="mallory";
 log.dirs={data}
 group.initial.rebalance.delay.ms=0
 offsets.topic.num.partitions=4
@@ -62,7 +66,7 @@ share.coordinator.state.topic.min.isr=1
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:ANONYMOUS
 """
-"""The client is ``User:alice``. The administrator, at the listener without SASL, is a super user."""
+"""Clients are ``User:alice`` and ``User:mallory``. The administrator, at the listener without SASL, is a super user."""
 _KINDS: Final = {
     ResourceType.TOPIC: confluent.ResourceType.TOPIC,
     ResourceType.GROUP: confluent.ResourceType.GROUP,
@@ -123,13 +127,37 @@ def kafka() -> Iterator[tuple[str, int]]:
         stop(process)
 
 
+def _cases(way: Sequence[Need], *, is_whole: bool) -> Iterator[tuple[str, str, Sequence[AclBinding], bool]]:
+    """Yield the name of a case, its user, its ACLs, and whether the call is to be refused."""
+    yield "no ACL", ALICE.name, [], bool(way)
+    yield "all", ALICE.name, [acl(need) for need in way], False
+    if not way:
+        return
+    if not is_whole:
+        for need in way:
+            yield f"all but {need}", ALICE.name, [acl(each) for each in way if each != need], True
+        return
+    for acls in sufficient(way):
+        if _can_exist(acls):
+            yield f"{acls}", ALICE.name, acls, False
+    for name, principal, acls in insufficient(way):
+        if _can_exist(acls) and principal is not ANONYMOUS:
+            yield name, principal.name, acls, True
+
+
+def _can_exist(acls: Sequence[AclBinding]) -> bool:
+    """Return whether Kafka takes the ACLs: those of the cluster have its whole name."""
+    of_cluster = (pattern for pattern, _ in acls if pattern.resource_type is ResourceType.CLUSTER)
+    return all((each.name, each.pattern_type) == (CLUSTER_NAME, PatternType.LITERAL) for each in of_cluster)
+
+
 class Comparison:
     """Cases at one broker."""
 
     def __init__(self, address: str, client_port: int) -> None:
         config = {"bootstrap.servers": address, "log_level": 0}
         self._admin = confluent.AdminClient(config)
-        self._port = client_port
+        self._plain_port, self._port = int(address.rpartition(":")[2]), client_port
         self._admin.create_topics([confluent.NewTopic("orders", 1)])["orders"].result(_SECONDS_MAX)
         producer = confluent_kafka.Producer({**config, "transactional.id": "external"})
         producer.init_transactions(_SECONDS_MAX)
@@ -140,7 +168,8 @@ class Comparison:
         self._member.subscribe(["orders"])
         self._member.poll(5)
         described = self._admin.describe_topics(confluent_kafka.TopicCollection(["orders"]))["orders"]
-        self._topic_id: UUID = parse_id(str(described.result(_SECONDS_MAX).topic_id))
+        text = str(described.result(_SECONDS_MAX).topic_id)  # in the usual alphabet of Base64, unlike Kafka's own
+        self._topic_id: UUID = parse_id(text.replace("+", "-").replace("/", "_"))
         self.cases = 0
         self.differences: list[str] = []
 
@@ -151,13 +180,14 @@ class Comparison:
         for way in ways(call.name, version):
             if call.name == "Produce":
                 way = [need for need in way if need[1] is ResourceType.TOPIC]
-            cases: list[tuple[str, list[Need], bool]] = [("no ACL", [], bool(way)), ("all", list(way), False)]
-            if len(way) > 1:
-                cases += [(f"all but {need}", [each for each in way if each != need], True) for need in way]
-            for name, needs, is_expected in cases:
-                self._let([acl(need) for need in needs])
+            for name, user, acls, is_expected in _cases(way, is_whole=version == call.versions[-1]):
+                if call.name == "DeleteTopics" and name.startswith("denied"):
+                    continue
+                if call.name == "ShareGroupDescribe":
+                    self._join_share_group()
+                self._let(acls)
                 self.cases += 1
-                answer = self._ask(request, version)
+                answer = self._ask(request, version, user)
                 if is_refused(call.name, version, answer) is not is_expected:
                     found = f"{call.name} {version}, {name}: Kafka answers {error_codes(answer)}"
                     self.differences.append(found)
@@ -170,9 +200,9 @@ class Comparison:
             confluent.AclBinding(
                 _KINDS[pattern.resource_type],
                 pattern.name,
-                confluent.ResourcePatternType.LITERAL,
+                confluent.ResourcePatternType[pattern.pattern_type.name],
                 entry.principal,
-                entry.host,
+                "127.0.0.1" if entry.host == HOST else entry.host,
                 confluent.AclOperation[entry.operation.name],
                 confluent.AclPermissionType[entry.permission.name],
             )
@@ -184,10 +214,18 @@ class Comparison:
         while len(self._admin.describe_acls(_ALL).result(_SECONDS_MAX)) != len(bindings):
             continue
 
-    def _ask(self, request: Message, version: int) -> Any:
+    def _join_share_group(self) -> None:
+        """Let the share group have its member, which expires between slow cases."""
+        call = CALLS["ShareGroupHeartbeat"]
+        message = filled(request_class(call.key), 1, {**NAMES, **OF_CALL[call.name]}, self._topic_id)
+        with KafkaWire(self._plain_port, timeout_s=_SECONDS_MAX) as wire:
+            answer = wire.call(message, 1)
+            assert not answer.error_code, answer
+
+    def _ask(self, request: Message, version: int, user: str) -> Any:
         with KafkaWire(self._port, timeout_s=_SECONDS_MAX) as wire:
             wire.call(SaslHandshakeRequest(mechanism="PLAIN"), 1)
-            answer = wire.call(SaslAuthenticateRequest(auth_bytes=b"\0alice\0alice"), 2)
+            answer = wire.call(SaslAuthenticateRequest(auth_bytes=f"\0{user}\0{user}".encode()), 2)
             assert not answer.error_code, answer
             return wire.call(request, version)
 

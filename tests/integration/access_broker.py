@@ -37,6 +37,10 @@ OPTIONS = {
 }
 
 
+HOST = "10.0.0.1"
+"""Host of all clients."""
+
+
 class Secured:
     """A broker with an authorizer, whose handlers are called as a listener calls them."""
 
@@ -69,7 +73,7 @@ class Secured:
 
         async def run() -> Any:
             admitted = self.broker.admission.begin("peer", class_of(call))
-            address = ClientAddress("10.0.0.1", 1)
+            address = ClientAddress(HOST, 1)
             context = RequestContext(call, "PLAINTEXT", principal, "", address, admitted.response_lease)
             try:
                 return await handle(context)
@@ -115,9 +119,9 @@ def acl(
 
 
 def sufficient(way: Sequence[Need]) -> Iterator[list[AclBinding]]:
-    """Yield lists of ACLs, each of which is enough for the needs of ``User:alice`` at 10.0.0.1."""
+    """Yield lists of ACLs, each of which is enough for the needs of ``User:alice`` at ``HOST``."""
     yield [acl(need) for need in way]
-    yield [acl(need, host="10.0.0.1") for need in way]
+    yield [acl(need, host=HOST) for need in way]
     yield [acl(need, name=need[2][:3], pattern_type=PatternType.PREFIXED) for need in way]
     yield [acl(need, name="*" if need[1] is not ResourceType.CLUSTER else None) for need in way]
     yield [acl(need, principal=EVERYONE) for need in way]
@@ -138,7 +142,7 @@ def insufficient(way: Sequence[Need]) -> Iterator[tuple[str, KafkaPrincipal, lis
         yield f"all but {need}", ALICE, [acl(each) for each in way if each != need]
         for denial in (
             acl(need, permission=AclPermission.DENY),
-            acl(need, permission=AclPermission.DENY, host="10.0.0.1"),
+            acl(need, permission=AclPermission.DENY, host=HOST),
             acl(need, permission=AclPermission.DENY, principal=EVERYONE),
             acl(need, permission=AclPermission.DENY, name=need[2][:2], pattern_type=PatternType.PREFIXED),
         ):
