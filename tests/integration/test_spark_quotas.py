@@ -1,0 +1,53 @@
+"""Quotas of Spark's queries: a backfill is held to the rate of its client id, and other queries are not delayed."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from millrace.clients import Admin, Producer
+from millrace.quotas import QuotaEntity
+from millrace_broker.testing import EmbeddedBroker
+
+from .waiting import STALL_S
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+RATE = 2**20
+RECORD = b"x" * 65_536
+COUNT = 64
+CLIENT_ID = "backfill"
+
+
+def test_all_tasks_of_a_backfill_share_the_rate_of_its_client_id(
+    spark: SparkSession, module_broker: EmbeddedBroker, admin: Admin, topic: str
+) -> None:
+    admin.create_topic(topic, partitions=2)
+    with Producer(module_broker.bootstrap_servers) as producer:
+        sent = [producer.send(topic, RECORD, partition=number % 2) for number in range(COUNT)]
+        for each in sent:
+            each.result(STALL_S)
+    entity = QuotaEntity.of([("client-id", CLIENT_ID)])
+    admin.alter_client_quotas(entity, {"consumer_byte_rate": RATE})
+    try:
+        options = {"kafka.bootstrap.servers": module_broker.bootstrap_servers, "directReads": "never"}
+        options |= {"subscribe": topic, "startingOffsets": "earliest"}
+        began = time.monotonic()
+        limited = spark.read.format("millrace").options(**options).option("kafka.client.id", CLIENT_ID).load()
+        assert limited.select("value").distinct().count() == 1  # so that the values are read
+        seconds = time.monotonic() - began
+        quotas = module_broker.server.broker.client_quotas
+        (use,) = [each for each in quotas.statistics() if each.key == "consumer_byte_rate"]
+        assert use.client_id == CLIENT_ID
+        assert use.throttled_s > 0
+        assert COUNT * len(RECORD) <= 1.05 * RATE * (seconds + 1) + 2 * len(RECORD)
+        assert spark.read.format("millrace").options(**options).load().select("value").distinct().count() == 1
+        (after,) = [each for each in quotas.statistics() if each.key == "consumer_byte_rate"]
+        assert after.throttled_s == use.throttled_s, "another query uses nothing of it"
+    finally:
+        admin.alter_client_quotas(entity, {}, remove=["consumer_byte_rate"])
