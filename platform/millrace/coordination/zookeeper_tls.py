@@ -25,16 +25,18 @@ def zookeeper_tls(config: ZooKeeperConfig) -> Reloading[ssl.SSLContext] | None:
 
 def _ssl_options(config: ZooKeeperConfig) -> SslOptions:
     suites = config.zookeeper_ssl_cipher_suites
-    return SslOptions(
-        ssl_keystore_location=config.zookeeper_ssl_keystore_location,
-        ssl_keystore_type=config.zookeeper_ssl_keystore_type,
-        ssl_keystore_password=config.zookeeper_ssl_keystore_password,
-        ssl_key_password=config.zookeeper_ssl_keystore_password,
-        ssl_truststore_location=config.zookeeper_ssl_truststore_location,
-        ssl_truststore_type=config.zookeeper_ssl_truststore_type,
-        ssl_truststore_password=config.zookeeper_ssl_truststore_password,
-        ssl_enabled_protocols="TLSv1.3" if config.zookeeper_ssl_protocol == "TLSv1.3" else "TLSv1.2,TLSv1.3",
-        ssl_cipher_suites=",".join((suites, *sorted(TLS_1_3_SUITES))) if suites else "",
-        ssl_endpoint_identification_algorithm=config.zookeeper_ssl_endpoint_identification_algorithm.lower(),
-        ssl_reload_interval_ms=0,  # connections to ZooKeeper are rare, and each reads the files
+    return SslOptions.load(
+        {
+            "ssl.keystore.location": config.zookeeper_ssl_keystore_location,
+            "ssl.keystore.type": config.zookeeper_ssl_keystore_type,
+            "ssl.keystore.password": config.zookeeper_ssl_keystore_password,
+            "ssl.key.password": config.zookeeper_ssl_keystore_password,
+            "ssl.truststore.location": config.zookeeper_ssl_truststore_location,
+            "ssl.truststore.type": config.zookeeper_ssl_truststore_type,
+            "ssl.truststore.password": config.zookeeper_ssl_truststore_password,
+            "ssl.enabled.protocols": "TLSv1.3" if config.zookeeper_ssl_protocol == "TLSv1.3" else "TLSv1.2,TLSv1.3",
+            "ssl.cipher.suites": ",".join((suites, *sorted(TLS_1_3_SUITES))) if suites else "",
+            "ssl.endpoint.identification.algorithm": config.zookeeper_ssl_endpoint_identification_algorithm,
+            "ssl.reload.interval.ms": 0,  # connections to ZooKeeper are rare, and each reads the files
+        }
     )
