@@ -19,6 +19,7 @@ from millrace.kafka_protocol.calls.api_versions import ApiVersionsRequest
 from millrace.kafka_protocol.calls.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 from millrace.kafka_protocol.calls.fetch import FetchPartition, FetchRequest, FetchTopic
 from millrace.kafka_protocol.calls.metadata import MetadataRequest, MetadataRequestTopic
+from millrace.kafka_protocol.calls.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from millrace.kafka_protocol.calls.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from millrace.kafka_protocol.calls.table import ApiKey
 from millrace.kafka_protocol.message import Message
@@ -205,6 +206,25 @@ def test_a_full_broker_lets_kafkas_clients_wait_and_tells_those_of_millrace(tmp_
             _, answer = wire.receive(ApiKey.PRODUCE, 9)
             offsets.add(answer.responses[0].partition_responses[0].base_offset)
         assert offsets == {0, 1}
+        eventually(lambda: _limits(broker).requests == 0)
+
+
+def test_requests_behind_one_that_waits_for_a_place_are_answered_too(tmp_path: Path) -> None:
+    """Their handlers do not wait, so that each is answered before the next one is read."""
+    with (
+        EmbeddedBroker(tmp_path / "data", queued_max_requests=1) as broker,
+        Frames(broker) as slow,
+        KafkaWire(broker, STALL_S) as wire,
+    ):
+        slow.greet()
+        slow.sock.sendall(slow.written("Produce", b"x" * 1000)[:-1])
+        eventually(lambda: _limits(broker).requests == 1)
+        before = _limits(broker).delayed
+        request = OffsetForLeaderEpochRequest(topics=())
+        wire.sock.sendall(written(request, 4, 1) + written(request, 4, 2) + written(request, 4, 3))
+        eventually(lambda: _limits(broker).delayed == before + 1)
+        slow.close()
+        assert [wire.receive(request.API_KEY, 4)[0] for _ in range(3)] == [1, 2, 3]
         eventually(lambda: _limits(broker).requests == 0)
 
 

@@ -39,7 +39,7 @@ from millrace_broker.listeners.connection_states import (
     State,
     check_size,
 )
-from millrace_broker.listeners.handling import Handling
+from millrace_broker.listeners.handling import Ended, Handling
 from millrace_broker.listeners.owner import ConnectionOwner
 from millrace_broker.listeners.quota_wait import QuotaWait
 from millrace_broker.listeners.reception import ContentReception, DiscardedContent
@@ -249,7 +249,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._call is not None and self._call.request_lease.grow_now(request.head.rest_bytes, len(part)):
             self._receive(part)
         else:
-            self._wait_for_admission(call_class, request, bytes(part))
+            held = memoryview(bytes(part))
+            work = self._admission(call_class, request.head.rest_bytes, len(held))
+            self._wait(work, partial(self._admitted, call_class, held))
 
     def _turn_away(self, call_class: CallClass, part: memoryview, error: MillraceError) -> None:
         """Answer a request that is not admitted, after the rest of it is discarded."""
@@ -262,10 +264,6 @@ class Connection(asyncio.BufferedProtocol):
             self._reception = DiscardedContent(self._listener.buffer, left_bytes, error)
         else:
             self._finish((), error)
-
-    def _wait_for_admission(self, call_class: CallClass, request: Request, held: bytes) -> None:
-        work = self._admission(call_class, request.head.rest_bytes, len(held))
-        self._wait(work, partial(self._admitted, call_class, memoryview(held)))
 
     async def _admission(self, call_class: CallClass, size_bytes: int, arrived_bytes: int) -> None:
         if self._call is None:
@@ -342,11 +340,13 @@ class Connection(asyncio.BufferedProtocol):
         assert self._call is not None
         self._enter(State.SERVING)
         call, head = self._request
-        self._handling.variables.run(self._handling.start, call, head, content, self._call)
+        ended = self._handling.variables.run(self._handling.start, call, head, content, self._call)
+        if ended is not None:  # the caller goes on, because ``variables`` cannot be entered twice
+            self._finish(*ended)
 
-    def _answer(self, response: Response, failure: MillraceError | None) -> None:
-        """Answer when the handler has ended, with or without a wait."""
-        self._finish(response, failure)
+    def _answer(self, ended: Ended) -> None:
+        """Answer when a handler that has waited has ended."""
+        self._finish(*ended)
         self._go_on()
 
     def _finish(self, response: Response, failure: MillraceError | None) -> None:

@@ -1,7 +1,7 @@
 """Execution of handlers, in the event loop up to their first wait, then in a task.
 
-Invariant: ``on_end`` is called exactly once for each ``start``, also when the handler is cancelled or its deadline
-passes. If the handler never waits, ``on_end`` is called before ``start`` returns.
+Invariant: each ``start`` ends exactly once, also when the handler is cancelled or its deadline passes. If the handler
+never waits, ``start`` returns the end. Otherwise ``on_end`` gets it later, and never before ``start`` has returned.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextvars
 import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from millrace.errors import MillraceError, RequestTimedOutError
 from millrace.protocol import millrace_pb2 as pb
@@ -30,6 +30,13 @@ def _timed_out() -> RequestTimedOutError:
     return RequestTimedOutError("the call ended without an answer: its deadline passed, or the broker stops")
 
 
+class Ended(NamedTuple):
+    """Response of a request, or its error."""
+
+    response: Response
+    failure: MillraceError | None
+
+
 class Handling:
     """Handlers of one connection's calls, one at a time, in the event loop."""
 
@@ -38,9 +45,9 @@ class Handling:
         broker: Broker,
         listener_name: str,
         client_address: ClientAddress,
-        on_end: Callable[[Response, MillraceError | None], None],
+        on_end: Callable[[Ended], None],
     ) -> None:
-        """Prepare the calls of a connection. ``on_end`` gets the response or the error."""
+        """Prepare the calls of a connection. ``on_end`` gets the end of a handler that has waited."""
         self._broker: Final = broker
         self._listener_name: Final = listener_name
         self._client_address: Final = client_address
@@ -96,8 +103,11 @@ class Handling:
         self.wait_s = partial(usage.wait_s, call)
         return True
 
-    def start(self, wire_call: WireCall, head: Head, content: Buffer, admitted: AdmittedCall) -> None:
-        """Handle a request, in ``variables``. Cancel it if it still waits after its deadline."""
+    def start(self, wire_call: WireCall, head: Head, content: Buffer, admitted: AdmittedCall) -> Ended | None:
+        """Handle a request, in ``variables``. Return its end; None if the handler waits.
+
+        Cancel a handler that still waits after its deadline.
+        """
         self.usage = None
         try:
             client_id, position = read_client_id(content)
@@ -124,16 +134,15 @@ class Handling:
                 work = self.usage.measured(work)
             stand_in, waits_for = first_step(work)
         except StopIteration as done:
-            self._on_end(done.value, None)
-            return
+            return Ended(done.value, None)
         except Exception as error:  # noqa: BLE001 - every error ends the call with its number
-            self._on_end((), known_error(error))
-            return
+            return Ended((), known_error(error))
         loop = asyncio.get_running_loop()
         self._task = stand_in.task = loop.create_task(self._go_on(work, waits_for))
         self._task.add_done_callback(self._dropped)
         if deadline_ms:
             self._deadline = loop.call_later(deadline_ms / 1000, self._task.cancel)
+        return None
 
     async def _go_on(self, work: Coroutine[Any, Any, Response], waits_for: Any) -> None:
         """Continue a handler after its first wait, and answer in the loop iteration in which it ends."""
@@ -160,7 +169,7 @@ class Handling:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        self._on_end(response, failure)
+        self._on_end(Ended(response, failure))
 
     def cancel(self) -> None:
         """Cancel a waiting handler."""

@@ -12,7 +12,7 @@ from millrace.errors import InvalidRequestError, MillraceError, RequestTimedOutE
 from millrace.protocol.frames import Head
 from millrace_broker.api import ClientAddress, RequestContext
 from millrace_broker.broker import Broker
-from millrace_broker.listeners.handling import Handling
+from millrace_broker.listeners.handling import Ended, Handling
 from millrace_broker.listeners.wire_calls import Buffer, Response
 from millrace_broker.quotas import Admission, CallClass, ClientQuotas
 
@@ -48,9 +48,6 @@ class _BrokerWithoutQuotas:
         self.client_quotas = ClientQuotas(BrokerConfig.load({}), time.monotonic)
 
 
-Ended = tuple[Response, MillraceError | None]
-
-
 def run(scenario: Callable[[Handling, Callable[[Call], None], list[Ended]], Awaitable[None]]) -> None:
     """Run a scenario with a connection's handling, a function that starts a call, and the list of ended calls."""
 
@@ -60,13 +57,13 @@ def run(scenario: Callable[[Handling, Callable[[Call], None], list[Ended]], Awai
             cast(Broker, _BrokerWithoutQuotas()),
             "L",
             ClientAddress("h", 1),
-            lambda *each: ended.append(cast(Ended, each)),
+            ended.append,
         )
         admission = Admission(BrokerConfig.load({}), time.monotonic)
 
         def start(call: Call) -> None:
             admitted = admission.begin(handling, CallClass.CLIENT)
-            handling.variables.run(handling.start, call, Head(0, 0, 0, 0), NO_CLIENT_ID, admitted)
+            assert handling.variables.run(handling.start, call, Head(0, 0, 0, 0), NO_CLIENT_ID, admitted) is None
 
         await scenario(handling, start, ended)
 
