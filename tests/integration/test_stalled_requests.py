@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from millrace import errors
+from millrace.kafka_protocol.calls.produce import ProduceRequest
 from millrace.kafka_protocol.calls.table import ApiKey
 from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
@@ -20,11 +21,12 @@ from millrace.protocol.status import error_from_rpc
 from millrace_broker.listeners import grpc_server
 from millrace_broker.listeners.connection import Connection
 from millrace_broker.listeners.connection_states import LIMITS_S, State
+from millrace_broker.metrics import metrics_of
 from millrace_broker.quotas import AdmissionStatistics, receptions
 from millrace_broker.testing import EmbeddedBroker
 
 from .frame_calls import Frames, framing
-from .kafka_wire import KafkaWire
+from .kafka_wire import KafkaWire, written
 from .waiting import AN_HOUR_MS, STALL_S, eventually
 
 _MEMORY_BYTES = 4_000_000
@@ -81,10 +83,36 @@ def test_a_produce_is_answered_beside_stalled_requests_that_want_all_memory(
             opened.close()
         eventually(lambda: _admission(broker).bytes_in_use == 0)
         assert _admission(broker).requests == 0
+        gave_way = _admission(broker).gave_way
     lines = [each.message for each in caplog.records if "gives way" in each.message]
     assert lines
+    assert gave_way == len(lines)
     assert all(line.startswith("Produce of User:ANONYMOUS (client id 'sleepy') at 127.0.0.1:") for line in lines)
     assert " bytes have arrived, too few of them in the last " in lines[0]
+
+
+def test_the_client_of_a_kafka_request_that_gives_way_is_named_and_the_request_is_counted(
+    tmp_path: Path, calls_to: Callable[[str], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        EmbeddedBroker(tmp_path / "data", options={"queued.max.requests": 1}) as broker,
+        KafkaWire(broker) as named,
+        KafkaWire(broker) as unnamed,
+    ):
+        calls = calls_to(broker.bootstrap_servers)
+        calls.create("t")
+        request = written(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=()), 8, client_id="sleepy")
+        for stalled, sent in ((named, request[:-1]), (unnamed, request[:12])):
+            stalled.sock.sendall(sent)
+            eventually(lambda: _admission(broker).requests == 1)
+            eventually(lambda: _is_answered(calls, _produce(calls, b"x")))
+        metrics = {each.name: each for each in metrics_of(broker.server.broker.statistics())}
+        assert metrics["millrace_requests_gave_way"].samples[0].value == 2
+    lines = [each.message for each in caplog.records if "gives way" in each.message]
+    assert [line.partition(" at ")[0] for line in lines] == [
+        "Produce of User:ANONYMOUS (client id 'sleepy')",
+        "Produce of User:ANONYMOUS (client id '')",
+    ]
 
 
 def test_a_request_that_gives_way_is_answered_as_throttled(tmp_path: Path, calls_to: Callable[[str], Any]) -> None:

@@ -312,10 +312,10 @@ class Connection(asyncio.BufferedProtocol):
         if reception is not None:
             reception.end()
 
-    def _give_way(self, reason: str) -> None:
+    def _give_way(self, reason: str, received: memoryview) -> None:
         """End a request that stopped in the middle."""
         assert self._request is not None
-        _logger.warning("%s of %s gives way: %s", self._request.call.name, self._handling.caller, reason)
+        _logger.warning("%s of %s gives way: %s", self._request.call.name, self._handling.caller(received), reason)
         self._end_reception()
         self._end_call()
         if self._is_own:

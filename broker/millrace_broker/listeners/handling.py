@@ -7,13 +7,14 @@ never waits, ``start`` returns the end. Otherwise ``on_end`` gets it later, and 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from millrace.errors import MillraceError, RequestTimedOutError
+from millrace.errors import InvalidRequestError, MillraceError, RequestTimedOutError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.frames import Head, read_client_id
 from millrace_broker.api import ClientAddress, RequestContext, in_progress, known_error
@@ -76,10 +77,12 @@ class Handling:
         """Whether a handler waits."""
         return self._task is not None
 
-    @property
-    def caller(self) -> str:
-        """Name of the client, for messages."""
-        return f"{self.principal} (client id {self.client_id!r}) at {self._client_address}"
+    def caller(self, content: Buffer) -> str:
+        """Return the name of a request's client, for messages. ``content`` is as much of the request as has arrived."""
+        client_id = self.client_id
+        with contextlib.suppress(InvalidRequestError):
+            client_id = read_client_id(content)[0] or client_id
+        return f"{self.principal} (client id {client_id!r}) at {self._client_address}"
 
     def authenticated(self, principal: KafkaPrincipal, access: ListenerAccess) -> None:
         """Make the following calls those of a principal."""

@@ -17,10 +17,12 @@ class ContentReception:
 
     __slots__ = ("_body", "_call", "_give_way", "_seen_bytes", "_size_bytes", "_view", "received_bytes")
 
-    def __init__(self, call: AdmittedCall, size_bytes: int, part: memoryview, give_way: Callable[[str], None]) -> None:
+    def __init__(
+        self, call: AdmittedCall, size_bytes: int, part: memoryview, give_way: Callable[[str, memoryview], None]
+    ) -> None:
         """Begin with the part that has arrived. The call holds memory for more than it.
 
-        ``give_way`` gets the reason.
+        ``give_way`` gets the reason, and the content that has arrived.
         """
         self._call: Final = call
         self._size_bytes: Final = size_bytes
@@ -77,7 +79,8 @@ class ContentReception:
         """See ``Reception``."""
         self._give_way(
             f"{self.received_bytes} of {self._size_bytes} bytes have arrived, too few of them in the last "
-            f"{stalled_s:.0f} s, while other requests wait: send requests faster, or smaller ones"
+            f"{stalled_s:.0f} s, while other requests wait: send requests faster, or smaller ones",
+            self._view[: self.received_bytes],
         )
 
     def _grow(self) -> None:

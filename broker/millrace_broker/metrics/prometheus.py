@@ -96,6 +96,11 @@ def metrics_of(found: BrokerStatistics) -> Iterator[Metric]:
     )
     yield CounterMetricFamily("millrace_requests_refused", "Requests that were refused at a limit.", admission.refused)
     yield CounterMetricFamily("millrace_requests_delayed", "Requests that had to wait for memory.", admission.delayed)
+    yield CounterMetricFamily(
+        "millrace_requests_gave_way",
+        "Requests that stopped in the middle and gave way to others.",
+        admission.gave_way,
+    )
     yield GaugeMetricFamily("millrace_parked_requests", "Requests that wait in a purgatory.", admission.parked)
     yield GaugeMetricFamily(
         "millrace_parked_bytes", "Memory of the requests that wait in a purgatory.", admission.parked_bytes

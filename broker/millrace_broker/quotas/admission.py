@@ -59,6 +59,8 @@ class AdmissionStatistics:
     """Bytes of requests and responses held, without ``parked_bytes``."""
     refused: int
     delayed: int
+    gave_way: int
+    """Requests that stopped in the middle and gave way to others."""
     parked: int
     """Clients' calls that wait for others."""
     parked_bytes: int
@@ -207,6 +209,7 @@ class Admission:
             bytes_in_use=sum(budget.in_use_bytes for budget in budgets),
             refused=self.connections.refused + sum(room.refused for room in rooms),
             delayed=delayed + sum(room.delayed for room in rooms),
+            gave_way=sum(room.receptions.gave_way + room.unseen_receptions.gave_way for room in rooms),
             parked=len(self.parked),
             parked_bytes=self.parked.bytes,
             evicted=self.parked.evicted,

@@ -64,6 +64,8 @@ class Receptions:
         self._next_look: asyncio.Handle | None = None
         self._looked_s = float("-inf")
         self._due_s = 0.0
+        self.gave_way = 0
+        """Number of receptions that gave way, since the start."""
 
     def __len__(self) -> int:
         """Return the number of receptions."""
@@ -108,6 +110,7 @@ class Receptions:
             if not is_wanted():
                 return
             self.end(reception)
+            self.gave_way += 1
             reception.give_way(now_s - since_s)
 
     def make_way_for_refused(self, is_wanted: Callable[[], bool]) -> None:
