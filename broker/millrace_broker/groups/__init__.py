@@ -36,6 +36,7 @@ from millrace_broker.groups.consumer.consumer_group import (
     Visible,
     every_topic,
 )
+from millrace_broker.groups.consumer.topics import matches
 from millrace_broker.groups.coordinator import GroupCoordinator, GroupStatistics
 from millrace_broker.groups.entries import GroupEntry
 from millrace_broker.groups.offsets import CommittedOffset
@@ -59,5 +60,6 @@ __all__ = [
     "Visible",
     "assignment_bytes",
     "every_topic",
+    "matches",
     "subscription_bytes",
 ]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from millrace.kafka_protocol.calls.list_transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
@@ -11,21 +9,18 @@ from millrace.kafka_protocol.calls.list_transactions import (
 )
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.list_transactions import handle as find
+from millrace_broker.groups import matches
 from millrace_broker.kafka_api.call import KafkaRequest
-
-_INVALID_REGULAR_EXPRESSION = 128
 
 
 async def handle(message: ListTransactionsRequest, request: KafkaRequest) -> ListTransactionsResponse:
-    """List the transactions that match all filters."""
-    try:
-        pattern = re.compile(message.transactional_id_pattern or "")
-    except re.error:
-        return refuse(message, request.version, _INVALID_REGULAR_EXPRESSION)
+    """List the transactions that match all filters. Raises ``InvalidRegularExpressionError``."""
     wanted = pb.ListTransactionsRequest(
         states=message.state_filters, producer_ids=message.producer_id_filters, duration_ms_min=message.duration_filter
     )
     answer = await find(request.broker, wanted, request.context)
+    found, pattern = answer.transactions, message.transactional_id_pattern
+    names = matches(pattern, [each.transactional_id for each in found]) if pattern else None
     return ListTransactionsResponse(
         throttle_time_ms=0,
         error_code=0,
@@ -34,8 +29,8 @@ async def handle(message: ListTransactionsRequest, request: KafkaRequest) -> Lis
             TransactionState(
                 transactional_id=each.transactional_id, producer_id=each.producer_id, transaction_state=each.state
             )
-            for each in answer.transactions
-            if not message.transactional_id_pattern or pattern.fullmatch(each.transactional_id)
+            for each in found
+            if names is None or each.transactional_id in names
         ),
     )
 

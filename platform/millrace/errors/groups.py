@@ -162,7 +162,7 @@ class InvalidShareSessionEpochError(MillraceError):
 
 
 class InvalidRegularExpressionError(MillraceError):
-    """The regular expression of a subscription is not valid."""
+    """A regular expression, such as that of a subscription, is not valid."""
 
     code = 128
 

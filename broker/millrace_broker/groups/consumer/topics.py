@@ -76,7 +76,7 @@ class CatalogTopics:
 def matches(expression: str, names: Iterable[str]) -> frozenset[str]:
     """Return the names that an expression of RE2's syntax matches as a whole.
 
-    RE2's time is linear in the length of a name, so that no expression of a client can stop the coordinator. Raises
+    RE2's time is linear in the length of a name, so that no expression of a client can stop the event loop. Raises
     ``InvalidRegularExpressionError``.
     """
     try:
@@ -85,7 +85,7 @@ def matches(expression: str, names: Iterable[str]) -> frozenset[str]:
         matched = pc.match_substring_regex(array, pattern=rf"\A(?:{expression})\z")
     except pa.ArrowInvalid as error:
         raise InvalidRegularExpressionError(
-            f"SubscribedTopicRegex {expression!r} is not a valid regular expression of RE2: {error}"
+            f"{expression!r} is not a valid regular expression of RE2: {error}"
         ) from None
     return frozenset(array.filter(matched).to_pylist())
 

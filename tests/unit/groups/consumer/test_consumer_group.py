@@ -195,7 +195,7 @@ def test_a_regular_expression_has_the_topics_that_the_client_may_describe() -> N
 
 @pytest.mark.parametrize("expression", ["(", "a)|(b", "(?=a)", r"(a)\1", "*"])
 def test_an_invalid_regular_expression_is_refused(expression: str) -> None:
-    with pytest.raises(InvalidRegularExpressionError, match="SubscribedTopicRegex"):
+    with pytest.raises(InvalidRegularExpressionError, match="is not a valid regular expression of RE2"):
         Driver(t=1).join("a", regex=expression)
 
 
