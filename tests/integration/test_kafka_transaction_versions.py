@@ -12,6 +12,7 @@ import pytest
 from millrace.errors import (
     AbortableTransactionError,
     ConcurrentTransactionsError,
+    IllegalGenerationError,
     InvalidProducerEpochError,
     InvalidTxnStateError,
     ProducerFencedError,
@@ -19,6 +20,7 @@ from millrace.errors import (
 from millrace.kafka_protocol.calls.add_offsets_to_txn import AddOffsetsToTxnRequest
 from millrace.kafka_protocol.calls.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from millrace.kafka_protocol.calls.api_versions import ApiVersionsRequest
+from millrace.kafka_protocol.calls.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from millrace.kafka_protocol.calls.end_txn import EndTxnRequest
 from millrace.kafka_protocol.calls.find_coordinator import FindCoordinatorRequest
 from millrace.kafka_protocol.calls.init_producer_id import InitProducerIdRequest
@@ -83,7 +85,7 @@ class Producer(NamedTuple):
             return self
         return self._replace(producer_id=answers[-1].producer_id, epoch=answers[-1].producer_epoch)
 
-    def commit_offset(self, group: str, topic: str, offset: int) -> int:
+    def commit_offset(self, group: str, topic: str, offset: int, **member: Any) -> int:
         partition = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata=None)
         request = TxnOffsetCommitRequest(
             transactional_id=self.name,
@@ -91,6 +93,7 @@ class Producer(NamedTuple):
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
             topics=(TxnOffsetCommitRequestTopic(name=topic, partitions=(partition,)),),
+            **member,
         )
         return self._retried(lambda: self.wire.call(request, 5).topics[0].partitions[0].error_code)
 
@@ -177,6 +180,31 @@ def test_offsets_add_themselves_to_the_transaction(module_broker: EmbeddedBroker
         assert producer.commit_offset(topic, topic, 7) == 0
         producer.end()
         assert offset() == 7
+
+
+def test_offsets_with_an_old_member_epoch_are_refused_as_of_an_old_generation(
+    module_broker: EmbeddedBroker, topic: str
+) -> None:
+    """Java's producer aborts the transaction then. At an error that it does not know, it fails for ever."""
+    create_topic(module_broker, topic)
+    with KafkaWire(module_broker) as wire:
+        _find_coordinator(wire, 0, topic)
+        joining = ConsumerGroupHeartbeatRequest(
+            group_id=topic,
+            member_id="m",
+            member_epoch=0,
+            rebalance_timeout_ms=60_000,
+            subscribed_topic_names=(topic,),
+            topic_partitions=(),
+        )
+        stall = Stall("the group")
+        while (joined := wire.call(joining, 1)).error_code:
+            stall.check()
+        producer = _producer(wire, topic)
+        old = producer.commit_offset(topic, topic, 1, member_id="m", generation_id=joined.member_epoch + 1)
+        assert old == IllegalGenerationError.code
+        assert producer.commit_offset(topic, topic, 1, member_id="m", generation_id=joined.member_epoch) == 0
+        producer.end()
 
 
 @pytest.mark.parametrize(

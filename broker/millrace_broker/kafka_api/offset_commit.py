@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from millrace.errors import MillraceError
+from typing import Final
+
+from millrace.errors import MillraceError, StaleMemberEpochError, UnsupportedVersionError
 from millrace.kafka_protocol.calls.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
@@ -16,6 +18,9 @@ from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.committed_offsets import committed_offsets
 from millrace_broker.kafka_api.error_codes import code_of
 from millrace_broker.kafka_api.topics import name_of
+
+_WITH_MEMBER_EPOCH: Final = 9
+"""First version of members of consumer groups, which know the error STALE_MEMBER_EPOCH (KIP-848)."""
 
 
 async def handle(message: OffsetCommitRequest, request: KafkaRequest) -> OffsetCommitResponse:
@@ -67,4 +72,6 @@ def _failed(topic: OffsetCommitRequestTopic, error_code: int) -> OffsetCommitRes
 
 def refuse(message: OffsetCommitRequest, version: int, error_code: int) -> OffsetCommitResponse:
     """Answer each partition with the error."""
+    if error_code == StaleMemberEpochError.code and version < _WITH_MEMBER_EPOCH:
+        error_code = UnsupportedVersionError.code
     return OffsetCommitResponse(topics=tuple(_failed(topic, error_code) for topic in message.topics))

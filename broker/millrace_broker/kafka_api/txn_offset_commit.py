@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from millrace.errors import IllegalGenerationError, StaleMemberEpochError
 from millrace.kafka_protocol.calls.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
@@ -51,8 +52,13 @@ async def handle(message: TxnOffsetCommitRequest, request: KafkaRequest) -> TxnO
 
 
 def refuse(message: TxnOffsetCommitRequest, version: int, error_code: int) -> TxnOffsetCommitResponse:
-    """Answer each partition with the error. As in Kafka, no version has PRODUCER_FENCED."""
+    """Answer each partition with the error.
+
+    As in Kafka, no version has PRODUCER_FENCED or STALE_MEMBER_EPOCH. Producers fail at the latter, and abort at the
+    code of an old generation.
+    """
     code = code_for(error_code, knows_fencing=False)
+    code = IllegalGenerationError.code if code == StaleMemberEpochError.code else code
     return TxnOffsetCommitResponse(
         throttle_time_ms=0,
         topics=tuple(
