@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from millrace.errors import RequestTimedOutError
+from collections import Counter
+
+from millrace.errors import InvalidRequestError, RequestTimedOutError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message
@@ -17,9 +19,14 @@ async def handle(
 ) -> pb.CreatePartitionsResponse:
     """Raise each topic's number of partitions to the requested count, or report its error."""
     response = pb.CreatePartitionsResponse()
+    times = Counter(topic.name for topic in request.topics)
     for topic in request.topics:
         result = response.results.add(name=topic.name)
         try:
+            if times[topic.name] > 1:
+                raise InvalidRequestError(
+                    f"topic {topic.name} is in the request {times[topic.name]} times: name it once"
+                )
             topic_rules.check_not_internal(topic.name)
             before = _partitions(broker, topic.name)
             if context.usage is not None:

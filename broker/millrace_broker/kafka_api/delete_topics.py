@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 from uuid import UUID
 
 from millrace.acls import AclOperation, ResourceType
-from millrace.errors import TopicAuthorizationError, UnknownTopicIdError
+from millrace.errors import InvalidRequestError, MillraceError, TopicAuthorizationError
 from millrace.kafka_protocol.calls.delete_topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
@@ -18,6 +19,7 @@ from millrace.kafka_protocol.fields import NIL_UUID
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.access import Need, access_for
 from millrace_broker.api.delete_topics import handle as delete
+from millrace_broker.broker import Broker
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import code_of, text_of
 from millrace_broker.kafka_api.topics import name_of
@@ -34,16 +36,33 @@ async def handle(message: DeleteTopicsRequest, request: KafkaRequest) -> DeleteT
     ids: dict[str, UUID] = {}
     for topic in _wanted(message, request.version):
         try:
-            names.append(name_of(request.broker, topic.name, topic.topic_id))
-            if not topic.name:
+            names.append(_name(request.broker, topic))
+            if topic.name is None:
                 ids[names[-1]] = topic.topic_id
-        except UnknownTopicIdError as error:
+        except MillraceError as error:
             results.append(_failed(topic, code_of(error), error.message))
-    asked = pb.DeleteTopicsRequest(names=names, timeout_ms=max(0, message.timeout_ms))
+    times = Counter(names)
+    results += [_twice(name, ids) for name in times if times[name] > 1]
+    asked = pb.DeleteTopicsRequest(
+        names=[name for name in times if times[name] == 1], timeout_ms=max(0, message.timeout_ms)
+    )
     request.refuse_mutations(_WITH_QUOTA_ERROR)
     answer = await delete(request.broker, asked, request.context)
     results += [_result(each, ids, request) for each in answer.results]
     return DeleteTopicsResponse(throttle_time_ms=0, responses=tuple(results))
+
+
+def _name(broker: Broker, topic: DeleteTopicState) -> str:
+    """Return the name of a topic. Raises ``InvalidRequestError``, ``UnknownTopicIdError``."""
+    if (topic.name is None) == (topic.topic_id == NIL_UUID):
+        raise InvalidRequestError("a topic is deleted by its name or by its id: set one of them")
+    return name_of(broker, topic.name, topic.topic_id)
+
+
+def _twice(name: str, ids: Mapping[str, UUID]) -> DeletableTopicResult:
+    """Return the result of a topic that the request names twice. The name of an id is not disclosed."""
+    topic = DeleteTopicState(topic_id=ids[name]) if name in ids else DeleteTopicState(name=name)
+    return _failed(topic, InvalidRequestError.code, "the topic is in the request twice: name it once")
 
 
 def _result(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from millrace.errors import InvalidRequestError
 from millrace.kafka_protocol.calls.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -16,12 +17,15 @@ from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import code_of, text_of
 
 _WITH_ERROR: Final = 1
+_TYPES: Final = {0: pb.PREFERRED, 1: pb.UNCLEAN}
 
 
 async def handle(message: ElectLeadersRequest, request: KafkaRequest) -> ElectLeadersResponse:
-    """Elect leaders of the partitions, or of all where one is needed."""
+    """Elect leaders of the partitions, or of all where one is needed. Raises ``InvalidRequestError``."""
+    if message.election_type not in _TYPES:
+        raise InvalidRequestError(f"election type {message.election_type}: expected 0 (preferred) or 1 (unclean)")
     wanted = pb.ElectLeadersRequest(
-        election_type=pb.UNCLEAN if message.election_type else pb.PREFERRED,
+        election_type=_TYPES[message.election_type],
         topics=[
             pb.TopicPartitions(name=topic.topic, partitions=topic.partitions)
             for topic in message.topic_partitions or ()
