@@ -15,11 +15,15 @@ from millrace_broker.kafka_api.brokers import nodes
 from millrace_broker.kafka_api.call import KafkaRequest
 
 _BROKERS: Final = 1
+_CONTROLLERS: Final = 2
+_MISMATCHED_ENDPOINT_TYPE: Final = 114
 _UNSUPPORTED_ENDPOINT_TYPE: Final = 115
 
 
 async def handle(message: DescribeClusterRequest, request: KafkaRequest) -> DescribeClusterResponse:
     """Describe the live brokers. There are no other ones, and no controllers apart from brokers."""
+    if message.endpoint_type == _CONTROLLERS:  # a client with bootstrap.controllers
+        return refuse(message, request.version, _MISMATCHED_ENDPOINT_TYPE)
     if message.endpoint_type != _BROKERS:
         return refuse(message, request.version, _UNSUPPORTED_ENDPOINT_TYPE)
     broker = request.broker
@@ -42,5 +46,5 @@ async def handle(message: DescribeClusterRequest, request: KafkaRequest) -> Desc
 def refuse(message: DescribeClusterRequest, version: int, error_code: int) -> DescribeClusterResponse:
     """Answer with the error."""
     return DescribeClusterResponse(
-        throttle_time_ms=0, error_code=error_code, endpoint_type=message.endpoint_type, cluster_id="", brokers=()
+        throttle_time_ms=0, error_code=error_code, endpoint_type=_BROKERS, cluster_id="", brokers=()
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from millrace.acls import AclOperation, ResourceType
+from millrace.errors import InvalidRequestError
 from millrace.kafka_protocol.calls.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
@@ -27,8 +28,10 @@ _PARTITIONS_MAX: Final = 2000
 
 
 async def handle(message: DescribeTopicPartitionsRequest, request: KafkaRequest) -> DescribeTopicPartitionsResponse:
-    """Describe the topics by name from the cursor on, up to the limit of partitions."""
+    """Describe the topics by name from the cursor on, up to the limit of partitions. Raises ``InvalidRequestError``."""
     broker, cursor = request.broker, message.cursor
+    if cursor is not None and cursor.partition_index < 0:
+        raise InvalidRequestError(f"the cursor is at partition {cursor.partition_index} of {cursor.topic_name}")
     names = sorted({topic.name for topic in message.topics} or _visible(request))
     names = [name for name in names if cursor is None or name >= cursor.topic_name]
     described = await describe(broker, pb.MetadataRequest(topics=names), request.context) if names else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from millrace.errors import UnsupportedVersionError
+from millrace.errors import LeaderNotAvailableError, OffsetNotAvailableError, UnsupportedVersionError
 from millrace.kafka_protocol.calls.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -17,8 +17,10 @@ from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import code_of
 
 _WITH_EPOCH: Final = 4
-_VERSION_OF_TIMESTAMP: Final = {-3: 7, -4: 8, -5: 9, -6: 11}
+_VERSION_OF_TIMESTAMP: Final = {-1: 0, -2: 0, -3: 7, -4: 8, -5: 9, -6: 11}
 """First version of the request that has a special timestamp."""
+_WITH_OFFSET_NOT_AVAILABLE: Final = 5
+"""First version whose clients know the error of a new leader that does not know the high watermark yet (KIP-207)."""
 
 
 async def handle(message: ListOffsetsRequest, request: KafkaRequest) -> ListOffsetsResponse:
@@ -53,10 +55,10 @@ def isolation_level(number: int) -> pb.IsolationLevel.ValueType:
 def _partition(
     result: pb.ListOffsetsResponse.PartitionOffset, timestamp: int, version: int
 ) -> ListOffsetsPartitionResponse:
-    if version < _VERSION_OF_TIMESTAMP.get(timestamp, 0):
+    if timestamp < 0 and version < _VERSION_OF_TIMESTAMP.get(timestamp, version + 1):
         return _failed(result.partition, UnsupportedVersionError.code)
     if result.HasField("error"):
-        return _failed(result.partition, code_of(result.error))
+        return _failed(result.partition, _code(result.error, version))
     return ListOffsetsPartitionResponse(
         partition_index=result.partition,
         error_code=0,
@@ -64,6 +66,11 @@ def _partition(
         offset=result.offset,
         leader_epoch=result.leader_epoch if version >= _WITH_EPOCH else -1,
     )
+
+
+def _code(error: pb.Error, version: int) -> int:
+    is_unknown = error.code == OffsetNotAvailableError.code and version < _WITH_OFFSET_NOT_AVAILABLE
+    return LeaderNotAvailableError.code if is_unknown else code_of(error)
 
 
 def _failed(partition: int, error_code: int) -> ListOffsetsPartitionResponse:

@@ -1,0 +1,213 @@
+"""Tests of Kafka requests that Kafka refuses or understands in its own way: the broker does the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from millrace.errors import (
+    InvalidRegularExpressionError,
+    InvalidRequestError,
+    LeaderNotAvailableError,
+    OffsetNotAvailableError,
+    StaleMemberEpochError,
+    UnsupportedVersionError,
+)
+from millrace.kafka_protocol.calls import (
+    consumer_group_heartbeat,
+    create_partitions,
+    delete_topics,
+    describe_cluster,
+    describe_configs,
+    describe_topic_partitions,
+    elect_leaders,
+    list_groups,
+    list_offsets,
+    list_transactions,
+    offset_commit,
+)
+from millrace.kafka_protocol.calls.find_coordinator import FindCoordinatorRequest
+from millrace.kafka_protocol.calls.init_producer_id import InitProducerIdRequest
+from millrace_broker.api import list_offsets as offsets_handler
+from millrace_broker.testing import EmbeddedBroker
+
+from .kafka_clients import create_topic
+from .kafka_wire import KafkaWire
+from .waiting import Stall
+
+_MISMATCHED_ENDPOINT_TYPE, _UNSUPPORTED_ENDPOINT_TYPE = 114, 115
+
+
+@pytest.fixture
+def wire(module_broker: EmbeddedBroker, topic: str) -> Iterator[KafkaWire]:
+    create_topic(module_broker, topic)
+    with KafkaWire(module_broker) as opened:
+        yield opened
+
+
+def _find_coordinator(wire: KafkaWire, key_type: int, key: str) -> None:
+    stall = Stall("the coordinator")
+    while wire.call(FindCoordinatorRequest(key_type=key_type, coordinator_keys=(key,)), 6).coordinators[0].error_code:
+        stall.check()
+
+
+def test_a_topic_that_a_request_names_twice_or_by_name_and_id_is_not_deleted(
+    module_broker: EmbeddedBroker, wire: KafkaWire, topic: str
+) -> None:
+    known = module_broker.server.broker.catalog.topics
+    by_name = delete_topics.DeleteTopicState(name=topic)
+    by_id = delete_topics.DeleteTopicState(topic_id=known[topic].topic_id)
+    by_both = delete_topics.DeleteTopicState(name=topic, topic_id=UUID(int=7))
+    for named, name in (((by_name, by_name), topic), ((by_name, by_id), None), ((by_both,), topic)):
+        (answer,) = wire.call(delete_topics.DeleteTopicsRequest(topics=named, timeout_ms=10_000), 6).responses
+        assert (answer.name, answer.error_code) == (name, InvalidRequestError.code)
+    request = delete_topics.DeleteTopicsRequest(topic_names=(topic, topic), timeout_ms=10_000)
+    (answer,) = wire.call(request, 5).responses
+    assert (answer.name, answer.error_code) == (topic, InvalidRequestError.code)
+    neither = delete_topics.DeleteTopicsRequest(topics=(delete_topics.DeleteTopicState(),), timeout_ms=10_000)
+    assert wire.call(neither, 6).responses[0].error_code == InvalidRequestError.code
+    assert topic in known
+    (answer,) = wire.call(delete_topics.DeleteTopicsRequest(topics=(by_id,), timeout_ms=10_000), 6).responses
+    assert (answer.name, answer.error_code) == (topic, 0)
+
+
+def test_a_topic_that_a_request_names_twice_gets_no_partitions(
+    module_broker: EmbeddedBroker, wire: KafkaWire, topic: str
+) -> None:
+    counts = [create_partitions.CreatePartitionsTopic(name=topic, count=count, assignments=None) for count in (2, 3)]
+    request = create_partitions.CreatePartitionsRequest(topics=tuple(counts), timeout_ms=10_000, validate_only=False)
+    assert {each.error_code for each in wire.call(request, 3).results} == {InvalidRequestError.code}
+    assert len(module_broker.server.broker.catalog.topics[topic].partitions) == 1
+
+
+@pytest.mark.parametrize("election_type", [-1, 2, 127])
+def test_an_election_of_an_unknown_type_is_refused(wire: KafkaWire, topic: str, election_type: int) -> None:
+    partitions = (elect_leaders.TopicPartitions(topic=topic, partitions=(0,)),)
+    request = elect_leaders.ElectLeadersRequest(election_type=election_type, topic_partitions=partitions)
+    assert wire.call(request, 2).error_code == InvalidRequestError.code
+
+
+def test_a_client_that_looks_for_controllers_is_told_that_this_is_a_broker(wire: KafkaWire) -> None:
+    codes = [
+        wire.call(
+            describe_cluster.DescribeClusterRequest(
+                include_cluster_authorized_operations=False, endpoint_type=endpoint_type
+            ),
+            1,
+        ).error_code
+        for endpoint_type in (1, 2, 3)
+    ]
+    assert codes == [0, _MISMATCHED_ENDPOINT_TYPE, _UNSUPPORTED_ENDPOINT_TYPE]
+
+
+def test_a_cursor_before_the_first_partition_is_refused(wire: KafkaWire, topic: str) -> None:
+    cursor = describe_topic_partitions.DescribeTopicPartitionsRequestCursor(topic_name=topic, partition_index=-1)
+    request = describe_topic_partitions.DescribeTopicPartitionsRequest(
+        topics=(describe_topic_partitions.TopicRequest(name=topic),), cursor=cursor
+    )
+    (answer,) = wire.call(request, 0).topics
+    assert (answer.name, answer.error_code) == (topic, InvalidRequestError.code)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "is_listed"), [("a+", True), ("a", False), ("(a|a)*", True), ("(a*)*b", False), ("", True)]
+)
+def test_transactions_are_listed_by_patterns_whose_time_is_linear(
+    wire: KafkaWire, pattern: str, is_listed: bool
+) -> None:
+    name = "a" * 60
+    _find_coordinator(wire, 1, name)
+    stall = Stall("the producer id")
+    while wire.call(InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000), 5).error_code:
+        stall.check()
+    request = list_transactions.ListTransactionsRequest(
+        state_filters=(), producer_id_filters=(), transactional_id_pattern=pattern
+    )
+    answer = wire.call(request, 2)
+    assert (answer.error_code, name in {each.transactional_id for each in answer.transaction_states}) == (0, is_listed)
+
+
+@pytest.mark.parametrize("pattern", ["[", "a(?=b)", "a++", "(a)\\1"])
+def test_a_pattern_that_is_none_of_re2_is_refused(wire: KafkaWire, pattern: str) -> None:
+    request = list_transactions.ListTransactionsRequest(
+        state_filters=(), producer_id_filters=(), transactional_id_pattern=pattern
+    )
+    assert wire.call(request, 2).error_code == InvalidRegularExpressionError.code
+
+
+def _list_offset(wire: KafkaWire, topic: str, timestamp: int, version: int) -> Any:
+    partition = list_offsets.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    topics = (list_offsets.ListOffsetsTopic(name=topic, partitions=(partition,)),)
+    (found,) = wire.call(list_offsets.ListOffsetsRequest(replica_id=-1, topics=topics), version).topics[0].partitions
+    return found
+
+
+@pytest.mark.parametrize("version", [1, 6, 11])
+def test_an_unknown_special_timestamp_is_of_a_later_version(wire: KafkaWire, topic: str, version: int) -> None:
+    for timestamp in (-7, -100):
+        assert _list_offset(wire, topic, timestamp, version).error_code == UnsupportedVersionError.code
+
+
+@pytest.mark.parametrize(("version", "error"), [(4, LeaderNotAvailableError), (5, OffsetNotAvailableError)])
+def test_a_leader_without_a_known_high_watermark_answers_with_the_error_of_the_version(
+    wire: KafkaWire, topic: str, monkeypatch: pytest.MonkeyPatch, version: int, error: Any
+) -> None:
+    def refuse(*args: Any) -> None:
+        raise OffsetNotAvailableError("the high watermark is not known yet")
+
+    monkeypatch.setattr(offsets_handler, "_check_known", refuse)
+    assert _list_offset(wire, topic, -1, version).error_code == error.code
+
+
+def test_all_options_are_described_if_none_is_named(wire: KafkaWire, topic: str) -> None:
+    counts = []
+    for keys in (None, (), ("retention.ms",)):
+        resource = describe_configs.DescribeConfigsResource(
+            resource_type=2, resource_name=topic, configuration_keys=keys
+        )
+        (answer,) = wire.call(describe_configs.DescribeConfigsRequest(resources=(resource,)), 4).results
+        counts.append(len(answer.configs))
+    assert counts[0] == counts[1] > counts[2] == 1
+
+
+@pytest.mark.parametrize(("version", "error"), [(8, UnsupportedVersionError), (9, StaleMemberEpochError)])
+def test_a_commit_with_an_old_member_epoch_gets_the_error_of_its_version(
+    wire: KafkaWire, topic: str, version: int, error: Any
+) -> None:
+    _join(wire, topic)
+    partition = offset_commit.OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=1, committed_metadata=None
+    )
+    request = offset_commit.OffsetCommitRequest(
+        group_id=topic,
+        member_id="m",
+        generation_id_or_member_epoch=77,
+        topics=(offset_commit.OffsetCommitRequestTopic(name=topic, partitions=(partition,)),),
+    )
+    assert wire.call(request, version).topics[0].partitions[0].error_code == error.code
+
+
+def _join(wire: KafkaWire, topic: str) -> None:
+    """Make ``m`` the member of a consumer group that has the name of its topic."""
+    _find_coordinator(wire, 0, topic)
+    request = consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
+        group_id=topic,
+        member_id="m",
+        member_epoch=0,
+        rebalance_timeout_ms=60_000,
+        subscribed_topic_names=(topic,),
+        topic_partitions=(),
+    )
+    stall = Stall("the group")
+    while wire.call(request, 1).error_code:
+        stall.check()
+
+
+def test_groups_have_kafkas_names_of_their_types(wire: KafkaWire, topic: str) -> None:
+    _join(wire, topic)
+    found = wire.call(list_groups.ListGroupsRequest(states_filter=(), types_filter=("CONSUMER",)), 5).groups
+    assert {each.group_type for each in found} == {"consumer"}
+    assert topic in {each.group_id for each in found}
