@@ -12,14 +12,16 @@ import pytest
 from millrace import errors
 from millrace.clients import Admin, Producer, TopicPartition
 from millrace.coordination import paths
+from millrace.kafka_protocol.calls.delete_topics import DeleteTopicsRequest
 from millrace.protocol import millrace_pb2 as pb
 from millrace.quotas import QuotaEntity
 from millrace_broker.testing import EmbeddedBroker
 
 from .broker_cluster import SESSION_MS, Cluster
+from .kafka_wire import KafkaWire
 from .test_broker_directories import BreakingFiles
 from .test_broker_metrics import samples
-from .waiting import eventually
+from .waiting import AN_HOUR_MS, STALL_S, eventually
 from .zookeeper_server import ZooKeeperServer
 
 
@@ -272,6 +274,22 @@ def test_a_deletion_is_finished_by_the_next_controller_once_all_brokers_are_ther
     eventually(lambda: coordination.exists(paths.delete_topic_path(topic)) is None)
     assert not list((cluster.directory / f"broker-{other}").glob(f"{topic}-?"))
     assert cluster.admin.create_topic(topic) is not None
+
+
+def test_all_topics_of_a_request_are_marked_for_deletion_before_it_waits_for_one(cluster: Cluster, topic: str) -> None:
+    topics = [f"{topic}-{number}" for number in range(3)]
+    for name in topics:
+        cluster.admin.create_topic(name, replication_factor=3)
+    controller = cluster.controller
+    coordination = cluster.member(controller)._coordination
+    other = next(each for each in (1, 2, 3) if each != controller)
+    cluster.stop(other)
+    with KafkaWire(cluster.brokers[controller], STALL_S) as wire:
+        wire.send(DeleteTopicsRequest(topic_names=tuple(topics), timeout_ms=AN_HOUR_MS), 5)
+        eventually(lambda: all(coordination.exists(paths.delete_topic_path(name)) for name in topics))
+        cluster.start(other)
+        _, answer = wire.receive(DeleteTopicsRequest.API_KEY, 5)
+    assert [(each.name, each.error_code) for each in answer.responses] == [(name, 0) for name in topics]
 
 
 def test_a_creation_while_there_is_no_controller_is_answered_in_time_and_done_by_the_next(
