@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import threading
@@ -18,6 +19,7 @@ from millrace.clients import Admin, Consumer, Producer, TopicPartition
 from millrace.protocol import millrace_pb2 as pb
 from millrace.records import decode_range
 from millrace.segments import map_extent
+from millrace_broker.replication.runtime import Appends
 from millrace_broker.testing import EmbeddedBroker
 
 SMALL = {"segment.bytes": "4000", "file.delete.delay.ms": "0"}
@@ -45,6 +47,30 @@ def test_records_before_an_offset_are_gone_and_the_rest_is_there(admin: Admin, c
     assert values(calls.fetch(topic, 17).records, 17, 30)[0] == b"0017" * 100
     assert calls.fetch(topic, 17).log_start_offset == 17
     assert calls.produce(topic, calls.batch(b"next"), partition=1).base_offset == 5
+
+
+def test_partitions_wait_for_their_replicas_at_the_same_time(
+    calls: Any, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls.create(topic, partitions=2)
+    for partition in (0, 1):
+        fill(calls, topic, 2, partition=partition)
+    delete, is_second_done = Appends.delete_records, asyncio.Event()
+
+    async def deleted(self: Appends, partition: Any, *args: Any) -> int:
+        """Let the replicas of the first partition be late."""
+        if partition.info.partition == 0:
+            await is_second_done.wait()
+        start_offset = await delete(self, partition, *args)
+        is_second_done.set()
+        return start_offset
+
+    monkeypatch.setattr(Appends, "delete_records", deleted)
+    request = pb.DeleteRecordsRequest(topics=[pb.DeleteRecordsRequest.TopicOffsets(name=topic)])
+    for partition in (0, 1):
+        request.topics[0].partitions.add(partition=partition, offset=-1)
+    results = calls.call("DeleteRecords", request).topics[0].partitions
+    assert [(each.partition, each.low_watermark) for each in results] == [(0, 2), (1, 2)]
 
 
 def test_each_partition_is_answered_by_itself(calls: Any, topic: str) -> None:
