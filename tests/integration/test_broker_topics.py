@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from millrace import errors
 from millrace.protocol import millrace_pb2 as pb
 from millrace.schemas import deserialize_schema, parse_schema, serialize_schema, to_ddl
+from millrace_broker.cluster.topic_lookups import TopicLookups
+from millrace_broker.testing import EmbeddedBroker
 
-from .waiting import AN_HOUR_MS
+from .waiting import AN_HOUR_MS, eventually_async
 
 
 def _schema(ddl: str) -> bytes:
@@ -119,6 +122,26 @@ def test_partitions_can_only_be_added(calls: Any, topic: str) -> None:
     assert len(calls.topics(topic)[topic].partitions) == 4
     assert calls.produce(topic, calls.batch(b"new"), partition=3).base_offset == 0
     assert calls.offset(topic, -1).offset == 1
+
+
+def test_partitions_of_all_topics_are_created_before_the_call_waits_for_leaders(
+    module_broker: EmbeddedBroker, calls: Any, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, led, catalog = [f"{topic}-1", f"{topic}-2"], TopicLookups.led, module_broker.server.broker.catalog
+    for name in names:
+        calls.create(name)
+    assert len(catalog.topics[names[-1]].partitions) == 1
+
+    async def late(self: TopicLookups, waited: Sequence[str], timeout_ms: int) -> Sequence[str]:
+        """Let the leaders be late until the last topic has its partitions."""
+        await eventually_async(lambda: len(catalog.topics[names[-1]].partitions) == 2)
+        return [*(await led(self, waited, timeout_ms)), names[0]]
+
+    monkeypatch.setattr(TopicLookups, "led", late)
+    counts = [pb.CreatePartitionsRequest.TopicCount(name=name, count=2) for name in names]
+    request = pb.CreatePartitionsRequest(topics=counts, timeout_ms=AN_HOUR_MS)
+    codes = [each.error.code for each in calls.call("CreatePartitions", request).results]
+    assert codes == [errors.RequestTimedOutError.code, 0]
 
 
 def _describe(calls: Any, resource_type: Any, name: str) -> tuple[dict[str, pb.ConfigEntry], pb.Error]:

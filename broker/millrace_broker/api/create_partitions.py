@@ -17,9 +17,13 @@ from millrace_broker.metadata import topic_rules
 async def handle(
     broker: Broker, request: pb.CreatePartitionsRequest, context: RequestContext
 ) -> pb.CreatePartitionsResponse:
-    """Raise each topic's number of partitions to the requested count, or report its error."""
+    """Raise each topic's number of partitions to the requested count, or report its error.
+
+    All partitions are created before the call waits for their leaders.
+    """
     response = pb.CreatePartitionsResponse()
     times = Counter(topic.name for topic in request.topics)
+    created = []
     for topic in request.topics:
         result = response.results.add(name=topic.name)
         try:
@@ -38,14 +42,20 @@ async def handle(
                 assignment={each.partition: tuple(each.replicas) for each in topic.assignment},
                 validate_only=request.validate_only,
             )
-            if context.usage is not None:
-                context.usage.mutated(max(0, _partitions(broker, topic.name) - before))
-            if not request.validate_only and await broker.member.topics.led([topic.name], request.timeout_ms):
-                raise RequestTimedOutError(
-                    f"the new partitions of {topic.name} are created, but not all have leaders yet"
-                )
         except Exception as error:  # noqa: BLE001 - the topic's error; unexpected errors are logged
             result.error.CopyFrom(error_message(error))
+            continue
+        if context.usage is not None:
+            context.usage.mutated(max(0, _partitions(broker, topic.name) - before))
+        if not request.validate_only:
+            created.append(topic.name)
+    late = set(await broker.member.topics.led(created, request.timeout_ms))
+    for result in response.results:
+        if result.name in late:
+            late_error = RequestTimedOutError(
+                f"the new partitions of {result.name} are created, but not all have leaders yet"
+            )
+            result.error.CopyFrom(error_message(late_error))
     return response
 
 
