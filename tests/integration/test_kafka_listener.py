@@ -324,3 +324,16 @@ def test_log_directories_are_described_with_the_sizes_of_partitions(module_broke
             sizes = {each.name: each.partitions[0].partition_size for each in directory.topics}
             assert sizes[topic] > 1000
         assert set(sizes) == {topic}
+
+
+def test_a_log_directory_that_is_gone_has_an_error_of_its_own(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    with (
+        EmbeddedBroker(first, options={"log.dirs": f"{first},{second}"}) as broker,
+        KafkaWire(broker) as wire,
+    ):
+        second.rename(tmp_path / "away")
+        found = wire.call(DescribeLogDirsRequest(topics=None), 4).results
+        codes = {Path(each.log_dir): each.error_code for each in found}
+        assert codes == {first: 0, second: StorageError.code}
+        (tmp_path / "away").rename(second)

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from millrace.errors import MillraceError
+from millrace.errors import MillraceError, StorageError
 from millrace.kafka_protocol.calls.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -42,18 +42,25 @@ async def handle(message: DescribeLogDirsRequest, request: KafkaRequest) -> Desc
     return DescribeLogDirsResponse(
         throttle_time_ms=0,
         results=(
-            *(_directory(path, found[path], usages[path]) for path in found),
+            *(
+                _failed(path, usage) if isinstance(usage, StorageError) else _directory(path, found[path], usage)
+                for path, usage in usages.items()
+            ),
             *(_failed(path, error) for path, error in logs.failed_directories().items()),
         ),
     )
 
 
-def _usages(paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
-    """Return the total and the free bytes of the volumes."""
-    found = {}
+def _usages(paths: Iterable[Path]) -> dict[Path, tuple[int, int] | StorageError]:
+    """Return the total and the free bytes of the volumes, or the error of a directory that is gone."""
+    found: dict[Path, tuple[int, int] | StorageError] = {}
     for path in paths:
-        usage = shutil.disk_usage(path)
-        found[path] = (usage.total, usage.free)
+        try:
+            usage = shutil.disk_usage(path)
+        except OSError as error:
+            found[path] = StorageError(f"the log directory {path} cannot be read: {error}")
+        else:
+            found[path] = (usage.total, usage.free)
     return found
 
 
