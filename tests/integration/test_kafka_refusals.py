@@ -14,6 +14,7 @@ from millrace.errors import (
     LeaderNotAvailableError,
     OffsetNotAvailableError,
     StaleMemberEpochError,
+    UnknownTopicIdError,
     UnsupportedVersionError,
 )
 from millrace.kafka_protocol.calls import (
@@ -31,6 +32,7 @@ from millrace.kafka_protocol.calls import (
 )
 from millrace.kafka_protocol.calls.find_coordinator import FindCoordinatorRequest
 from millrace.kafka_protocol.calls.init_producer_id import InitProducerIdRequest
+from millrace.kafka_protocol.calls.metadata import MetadataRequest, MetadataRequestTopic
 from millrace_broker.api import list_offsets as offsets_handler
 from millrace_broker.testing import EmbeddedBroker
 
@@ -81,6 +83,14 @@ def test_a_topic_that_a_request_names_twice_gets_no_partitions(
     request = create_partitions.CreatePartitionsRequest(topics=tuple(counts), timeout_ms=10_000, validate_only=False)
     assert {each.error_code for each in wire.call(request, 3).results} == {InvalidRequestError.code}
     assert len(module_broker.server.broker.catalog.topics[topic].partitions) == 1
+
+
+@pytest.mark.parametrize("version", [10, 11, 12])
+def test_metadata_of_a_topic_by_its_id_is_for_versions_since_12(wire: KafkaWire, version: int) -> None:
+    by_id = MetadataRequestTopic(name=None, topic_id=UUID(int=7))
+    (answer,) = wire.call(MetadataRequest(topics=(by_id,), allow_auto_topic_creation=False), version).topics
+    assert answer.topic_id == UUID(int=7)
+    assert answer.error_code == (UnknownTopicIdError if version >= 12 else InvalidRequestError).code
 
 
 @pytest.mark.parametrize("election_type", [-1, 2, 127])

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from millrace.acls import ResourceType
 from millrace.errors import (
+    InvalidRequestError,
     LeaderNotAvailableError,
     ListenerNotFoundError,
     TopicAuthorizationError,
@@ -20,6 +21,7 @@ from millrace.kafka_protocol.calls.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from millrace.kafka_protocol.fields import NIL_UUID
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.metadata import handle as describe
 from millrace_broker.kafka_api import operations
@@ -32,12 +34,17 @@ _EMPTY_IS_NONE: Final = 1
 """From this version on, an empty list of topics asks for none. Before, it asks for all."""
 _WITH_LISTENER_ERROR: Final = 6
 """From this version on, clients know the error of a leader without their listener (KIP-222)."""
+_WITH_IDS: Final = 12
+"""First version whose requests may name topics by id. Kafka refuses ids in the two versions before, which have them."""
 _WITH_ERROR: Final = 13
 
 
 async def handle(message: MetadataRequest, request: KafkaRequest) -> MetadataResponse:
-    """Describe the brokers, and the requested topics or all."""
+    """Describe the brokers, and the requested topics or all. Raises ``InvalidRequestError``."""
     broker = request.broker
+    has_ids = any(each.name is None or each.topic_id != NIL_UUID for each in message.topics or ())
+    if has_ids and request.version < _WITH_IDS:
+        raise InvalidRequestError(f"topics are named by their ids in version {_WITH_IDS} and later")
     found = []
     names = []
     ids: dict[str, UUID] = {}
