@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from millrace.acls import (
+    CLUSTER_NAME,
+    AccessControlEntry,
+    AclBinding,
+    AclOperation,
+    AclPermission,
+    PatternType,
+    ResourcePattern,
+    ResourceType,
+)
 from millrace.clients import Admin
 from millrace.errors import ClusterAuthorizationError
 from millrace.protocol import millrace_pb2 as pb
@@ -49,3 +60,20 @@ def test_a_request_in_the_name_of_a_broker_is_refused_to_others(
         pytest.raises(ClusterAuthorizationError, match=f"{name} is a call of brokers: .* at listener PLAINTEXT"),
     ):
         admin._connections.call(lambda stub: getattr(stub, name), request_)
+
+
+def test_transaction_markers_of_an_administrator_need_alter_on_the_cluster(tmp_path: Path) -> None:
+    cluster = ResourcePattern(ResourceType.CLUSTER, CLUSTER_NAME, PatternType.LITERAL)
+
+    def allow(operation: AclOperation) -> None:
+        assert broker.server.broker.authorizer is not None
+        entry = AccessControlEntry("User:ANONYMOUS", "*", operation, AclPermission.ALLOW)
+        assert broker.server.broker.authorizer.create_acls([AclBinding(cluster, entry)]) == [None]
+
+    options = OPTIONS | {"allow.everyone.if.no.acl.found": "false"}
+    with EmbeddedBroker(tmp_path / "data", options=options) as broker, Admin(broker.bootstrap_servers) as admin:
+        allow(AclOperation.CLUSTER_ACTION)
+        with pytest.raises(ClusterAuthorizationError, match="WriteTxnMarkers is a call of brokers"):
+            admin._connections.call(lambda stub: stub.WriteTxnMarkers, pb.WriteTxnMarkersRequest())
+        allow(AclOperation.ALTER)
+        admin._connections.call(lambda stub: stub.WriteTxnMarkers, pb.WriteTxnMarkersRequest())

@@ -1,12 +1,16 @@
 """Handler of WriteTxnMarkers, which appends transaction markers to partitions led here.
 
 Transaction coordinators of other brokers send them. Administrators send them to end a hanging transaction, which no
-coordinator knows.
+coordinator knows. As in Kafka, they need ALTER on the cluster.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
+from millrace.acls import AclOperation, ResourceType
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.access import Need, access_for
 from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.broker_calls import check_is_broker
 from millrace_broker.api.common.errors import error_message
@@ -14,13 +18,17 @@ from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.transactions import TransactionMarker
 
+_ALTER: Final = Need(AclOperation.ALTER, ResourceType.CLUSTER)
+
 
 @authorized("WriteTxnMarkers")
 async def handle(
     broker: Broker, request: pb.WriteTxnMarkersRequest, context: RequestContext
 ) -> pb.WriteTxnMarkersResponse:
     """Append the markers, each partition separately."""
-    check_is_broker(broker, context)
+    access = access_for(broker, context)
+    if access is None or not access.would_allow(_ALTER):
+        check_is_broker(broker, context)
     response = pb.WriteTxnMarkersResponse()
     for wanted in request.markers:
         result = response.results.add(producer_id=wanted.producer_id)
