@@ -40,6 +40,13 @@ def _limits(broker: EmbeddedBroker) -> Any:
     return broker.server.broker.statistics().admission
 
 
+def test_a_filter_of_quotas_of_an_unknown_kind_is_refused(connection: Frames) -> None:
+    unknown: Any = 7
+    wanted = pb.DescribeClientQuotasRequest.Filter(type="user", match=unknown)
+    with pytest.raises(errors.InvalidRequestError, match="7 is not a valid Match"):
+        connection.call("DescribeClientQuotas", pb.DescribeClientQuotasRequest(filters=[wanted]))
+
+
 def test_a_greeting_names_the_broker(module_broker: EmbeddedBroker, calls: Any) -> None:
     asked = calls.call("ApiVersions", pb.ApiVersionsRequest())
     with Frames(module_broker) as opened:

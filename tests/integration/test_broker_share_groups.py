@@ -81,6 +81,14 @@ def test_members_share_the_records_of_a_partition(calls: Any, group: str, filled
     assert [(run.first_offset, run.delivery_count) for run in again.acquired] == [(4, 2)]
 
 
+def test_an_acknowledgement_of_an_unknown_type_is_refused(calls: Any, group: str, filled: str) -> None:
+    share = Share(calls, group)
+    share.join("a", filled)
+    assert len(share.offsets("a", filled)) == 10
+    assert share.acknowledge("a", filled, 0, 4, 7) == InvalidRequestError.code
+    assert share.acknowledge("a", filled, 0, 4) == 0
+
+
 def test_acknowledgements_in_a_fetch_are_done_first(calls: Any, group: str, filled: str) -> None:
     share = Share(calls, group)
     share.join("a", filled)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
+from millrace.errors import InvalidRequestError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.broker import Broker
 from millrace_broker.coordinators import written
@@ -26,15 +27,25 @@ async def acknowledge_all(
     broker.share_groups.shard_of(group_id)
     outcomes: list[asyncio.Future[int] | Exception | None] = []
     for topic, partition, acknowledgements in wanted:
-        batches = [(each.first_offset, each.last_offset, Acknowledgement(each.type)) for each in acknowledgements]
         try:
             outcome = None
+            batches = [(each.first_offset, each.last_offset, _type_of(each)) for each in acknowledgements]
             if batches:
                 outcome = broker.share_groups.acknowledge(group_id, member_id, topic, partition, batches)
             outcomes.append(outcome)
         except Exception as error:  # noqa: BLE001 - the partition's error; unexpected errors are logged
             outcomes.append(error)
     return [await _error_of(outcome) for outcome in outcomes]
+
+
+def _type_of(batch: pb.AcknowledgementBatch) -> Acknowledgement:
+    """Return the type of an acknowledgement. Raises ``InvalidRequestError``."""
+    try:
+        return Acknowledgement(batch.type)
+    except ValueError:
+        raise InvalidRequestError(
+            f"acknowledgement type {batch.type}: expected 0 (gap), 1 (accept), 2 (release), 3 (reject) or 4 (renew)"
+        ) from None
 
 
 async def _error_of(outcome: asyncio.Future[int] | Exception | None) -> Exception | None:
