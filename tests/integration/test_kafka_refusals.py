@@ -200,6 +200,18 @@ def test_a_commit_with_an_old_member_epoch_gets_the_error_of_its_version(
     assert wire.call(request, version).topics[0].partitions[0].error_code == error.code
 
 
+def test_a_consumer_of_an_empty_group_id_finds_its_coordinator_and_commits(wire: KafkaWire, topic: str) -> None:
+    _find_coordinator(wire, 0, "")
+    partition = offset_commit.OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=1, committed_metadata=None
+    )
+    committed = offset_commit.OffsetCommitRequestTopic(name=topic, partitions=(partition,))
+    request = offset_commit.OffsetCommitRequest(group_id="", member_id="", topics=(committed,))
+    stall = Stall("the group")
+    while wire.call(request, 9).topics[0].partitions[0].error_code:
+        stall.check()
+
+
 def _join(wire: KafkaWire, topic: str) -> None:
     """Make ``m`` the member of a consumer group that has the name of its topic."""
     _find_coordinator(wire, 0, topic)

@@ -47,9 +47,9 @@ async def handle(
 
 
 async def _find(broker: Broker, kind: pb.CoordinatorType.ValueType, key: str, listener: str) -> LiveBroker:
-    if not key:
-        if kind == pb.TRANSACTION:
-            raise InvalidRequestError("the transactional id is empty: set transactional.id")
+    if not key and kind == pb.TRANSACTION:
+        raise InvalidRequestError("the transactional id is empty: set transactional.id")
+    if not key and kind == pb.SHARE:  # as in Kafka, consumers without group management may have an empty group id
         raise InvalidGroupIdError("the group id is empty: set group.id")
     topic = await broker.internal_topics.ensure(_TOPICS[kind])
     partition = topic.partitions[partition_of(key, len(topic.partitions))]
