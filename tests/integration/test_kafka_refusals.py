@@ -18,6 +18,7 @@ from millrace.errors import (
     UnsupportedVersionError,
 )
 from millrace.kafka_protocol.calls import (
+    alter_configs,
     consumer_group_heartbeat,
     create_partitions,
     delete_topics,
@@ -170,6 +171,16 @@ def test_a_leader_without_a_known_high_watermark_answers_with_the_error_of_the_v
 
     monkeypatch.setattr(offsets_handler, "_check_known", refuse)
     assert _list_offset(wire, topic, -1, version).error_code == error.code
+
+
+def test_an_option_that_a_request_sets_twice_is_not_changed(
+    module_broker: EmbeddedBroker, wire: KafkaWire, topic: str
+) -> None:
+    options = tuple(alter_configs.AlterableConfig(name="retention.ms", value=value) for value in ("1000", "2000"))
+    resource = alter_configs.AlterConfigsResource(resource_type=2, resource_name=topic, configs=options)
+    request = alter_configs.AlterConfigsRequest(resources=(resource,), validate_only=False)
+    assert wire.call(request, 2).responses[0].error_code == InvalidRequestError.code
+    assert not module_broker.server.broker.catalog.topics[topic].overrides
 
 
 def test_all_options_are_described_if_none_is_named(wire: KafkaWire, topic: str) -> None:

@@ -44,6 +44,8 @@ async def _alteration(wanted: AlterConfigsResource, request: KafkaRequest) -> pb
     for each in wanted.configs:
         if each.value is None:
             raise InvalidRequestError(f"{each.name} has no value: leave it out to delete it")
+        if each.name in values:
+            raise InvalidRequestError(f"{each.name} is set twice in the request: set it once")
         values[each.name] = each.value
     source = own_source(wanted.resource_type, wanted.resource_name)
     set_before = {entry.name for entry in present.entries if entry.source == source}
