@@ -65,15 +65,15 @@ def test_a_request_in_the_name_of_a_broker_is_refused_to_others(
 def test_transaction_markers_of_an_administrator_need_alter_on_the_cluster(tmp_path: Path) -> None:
     cluster = ResourcePattern(ResourceType.CLUSTER, CLUSTER_NAME, PatternType.LITERAL)
 
-    def allow(operation: AclOperation) -> None:
-        assert broker.server.broker.authorizer is not None
+    def allow(running: EmbeddedBroker, operation: AclOperation) -> None:
+        assert running.server.broker.authorizer is not None
         entry = AccessControlEntry("User:ANONYMOUS", "*", operation, AclPermission.ALLOW)
-        assert broker.server.broker.authorizer.create_acls([AclBinding(cluster, entry)]) == [None]
+        assert running.server.broker.authorizer.create_acls([AclBinding(cluster, entry)]) == [None]
 
     options = OPTIONS | {"allow.everyone.if.no.acl.found": "false"}
-    with EmbeddedBroker(tmp_path / "data", options=options) as broker, Admin(broker.bootstrap_servers) as admin:
-        allow(AclOperation.CLUSTER_ACTION)
+    with EmbeddedBroker(tmp_path / "data", options=options) as running, Admin(running.bootstrap_servers) as admin:
+        allow(running, AclOperation.CLUSTER_ACTION)
         with pytest.raises(ClusterAuthorizationError, match="WriteTxnMarkers is a call of brokers"):
             admin._connections.call(lambda stub: stub.WriteTxnMarkers, pb.WriteTxnMarkersRequest())
-        allow(AclOperation.ALTER)
+        allow(running, AclOperation.ALTER)
         admin._connections.call(lambda stub: stub.WriteTxnMarkers, pb.WriteTxnMarkersRequest())

@@ -121,7 +121,7 @@ def test_a_deadline_ends_the_call() -> None:
         await asyncio.wait([call.answer])
         assert call.answer.cancelled()
         await asyncio.sleep(0)
-        [(_, failure)] = ended
-        assert isinstance(failure, RequestTimedOutError)
+        (only,) = ended
+        assert isinstance(only.failure, RequestTimedOutError)
 
     run(scenario)
