@@ -46,7 +46,7 @@ async def _delete(
     """Delete the records of a partition, and complete its result."""
     try:
         topic = broker.partitions.topic(topic_offsets.name, topic_offsets.topic_id)
-        rules.check_not_internal(topic.name)
+        topic_rules.check_not_internal(topic.name)
         partition = broker.partitions.led(topic, wanted.partition)
         offset = partition.log.high_watermark if wanted.offset == _HIGH_WATERMARK else wanted.offset
         result.low_watermark = await broker.appends.delete_records(partition, offset, timeout_s)
