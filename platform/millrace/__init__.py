@@ -18,7 +18,7 @@ This package holds the common parts, one concept per subpackage:
 * ``millrace.migration``     topics and offsets copied from Kafka
 
 Small modules: ``ids``, ``partitions``, ``java_strings`` (their order and hash), ``processors`` (their number),
-``spinning`` (busy-waiting).
+``spinning`` (busy-waiting), ``interrupts`` (delayed signals).
 
 This module loads nothing, so that ``import millrace`` costs nothing in a Spark worker.
 """
