@@ -3,6 +3,8 @@
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -108,6 +110,30 @@ def test_large_tables_are_cut_into_batches(admin: Admin, module_broker: Embedded
     assert {batch.partition for batch in batches} == {0, 1, 2, 3}
     found = _read(module_broker, "cut", 20_000).column("value").to_pylist()
     assert Counter(found) == Counter(table.column("value").to_pylist())
+
+
+@pytest.mark.parametrize("has_keys", [False, True])
+def test_stored_batches_of_a_table_fit_a_fetch_of_kafkas_consumers(tmp_path: Path, has_keys: bool) -> None:
+    number = 100_000
+    columns: dict[str, Any] = {"value": [b"x" * 100] * number, "timestamp": range(number)}
+    if has_keys:
+        columns["key"] = [str(each).encode() for each in range(number)]
+    with EmbeddedBroker(tmp_path) as broker, Admin(broker.bootstrap_servers) as admin:
+        admin.create_topic("t", partitions=4)
+        with Producer(broker.bootstrap_servers) as producer:
+            batches = producer.send_table("t", pa.table(columns)).result(STALL_S)
+    lengths = [length for log in tmp_path.glob("t-*/*.log") for length in _batch_lengths(log.read_bytes())]
+    assert len(lengths) == len(batches)
+    assert max(lengths) <= 2**20
+    assert sum(lengths) / len(lengths) > 2**19
+
+
+def _batch_lengths(log: bytes) -> Iterator[int]:
+    position = 0
+    while position < len(log):
+        length = 12 + int.from_bytes(log[position + 8 : position + 12])
+        yield length
+        position += length
 
 
 def test_partition_and_timestamps_by_argument_column_or_array(

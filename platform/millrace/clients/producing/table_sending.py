@@ -19,6 +19,12 @@ from millrace.errors import BufferExhaustedError, MillraceError
 
 _DIVIDED_BYTES_MAX: Final = 32 * 2**20
 """Maximum bytes that are divided among partitions at once."""
+_FILLED: Final = 15 / 16
+"""Part of ``batch.size`` that rows fill. The rest is for metadata and uneven partitions.
+
+With the default, a stored batch is then smaller than ``max.partition.fetch.bytes`` of Kafka's consumers (1 MiB). A Fetch
+returns a larger batch only alone (KIP-74).
+"""
 
 
 class TableSender:
@@ -77,8 +83,8 @@ class TableSender:
         if self._maker.is_divided(fitted):
             limit = min(_DIVIDED_BYTES_MAX, self._config.buffer_memory // 2)
             chunk_bytes = max(min(chunk_bytes * fitted.topic.num_partitions, limit), chunk_bytes)
-        row_bytes = max(fitted.columns.nbytes / fitted.num_rows, 1)
-        length = max(int(chunk_bytes / row_bytes), 1)
+        row_bytes = max(fitted.size_bytes / fitted.num_rows, 1)
+        length = max(int(chunk_bytes * _FILLED / row_bytes), 1)
         for start in range(0, fitted.num_rows, length):
             yield fitted.slice(start, min(length, fitted.num_rows - start))
 
