@@ -73,7 +73,8 @@ class Uninterrupted:
     def _restore(self) -> None:
         try:
             for number, handler in self._handlers.items():
-                _quick.signal(number, handler)
+                if _quick.getsignal(number) == self._handle:  # else a handler has set another one
+                    _quick.signal(number, handler)
         finally:
             self._may_handle = True  # should the first handler have prevented the restoration of the second
 

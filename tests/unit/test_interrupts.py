@@ -64,6 +64,19 @@ def test_blocks_can_be_nested(number: int) -> None:
     assert steps
 
 
+def test_a_handler_can_set_another_one() -> None:
+    def handle(*arguments: object) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        with Uninterrupted() as block:
+            block.wait(lambda: signal.raise_signal(signal.SIGINT))
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_a_signal_without_a_handler_of_python_is_left_alone() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

@@ -61,7 +61,7 @@ class Poller:
             if state.unseen_from is not None:
                 state.move_to(state.unseen_from, state.offset_epoch)
         try:
-            ready = self._wait_for_data(timeout_ms)
+            ready = self.wait_for_data(timeout_ms)
             self._before = [(each.state, each.state.position, each.state.offset_epoch) for each in ready]
             yield ready
         except Exception:
@@ -80,7 +80,7 @@ class Poller:
             state.fetch_again()
         self._before = []
 
-    def _wait_for_data(self, timeout_ms: int) -> list[PartitionReader]:
+    def wait_for_data(self, timeout_ms: int) -> list[PartitionReader]:
         """Wait for data and return the readers that have some, rotated so that no partition is starved."""
         if self._group.subscription is None and not len(self._assignment):
             raise UsageError("no partitions are assigned: assign some first, or subscribe to topics")
