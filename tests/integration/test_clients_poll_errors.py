@@ -12,10 +12,16 @@ from millrace.clients import Admin, Consumer, Producer, TopicPartition
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.model import TopicDescription
 from millrace.clients.schema_cache import SchemaCache
-from millrace.errors import BrokerUnavailableError, CorruptBatchError, WakeupError
+from millrace.errors import (
+    BrokerUnavailableError,
+    CorruptBatchError,
+    LeaderNotAvailableError,
+    RequestTimedOutError,
+    WakeupError,
+)
 from millrace_broker.testing import EmbeddedBroker
 
-from .waiting import STALL_S, eventually
+from .waiting import AN_HOUR_MS, STALL_S, eventually
 
 Poll = Callable[[Consumer], list[int]]
 
@@ -35,8 +41,8 @@ def poll(request: pytest.FixtureRequest) -> Poll:
     return chosen
 
 
-def _consumer(broker: EmbeddedBroker, *topics: str) -> Consumer:
-    options = {"auto.offset.reset": "earliest", "direct.reads": "never"}
+def _consumer(broker: EmbeddedBroker, *topics: str, api_timeout_ms: int = AN_HOUR_MS) -> Consumer:
+    options = {"auto.offset.reset": "earliest", "direct.reads": "never", "default.api.timeout.ms": api_timeout_ms}
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, **options})
     consumer.assign([(topic, 0) for topic in topics])
     return consumer
@@ -171,3 +177,34 @@ def test_a_wakeup_during_a_leader_look_up_ends_the_poll(
             consumer.poll(int(STALL_S * 1000))
         (first,) = consumer.poll(int(STALL_S * 1000))
         assert first.value == b"first"
+
+
+def test_a_position_is_found_while_another_partition_has_no_leader(
+    module_broker: EmbeddedBroker, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for topic in ("led-again", "not-led"):
+        admin.create_topic(topic, partitions=1)
+    look_up = MetadataCache.leader_address
+
+    def leader_address(cache: MetadataCache, partition: TopicPartition, timeout_ms: int | None = None) -> str:
+        if partition.topic == "not-led":
+            raise LeaderNotAvailableError(f"{partition} has no leader")
+        return look_up(cache, partition, timeout_ms)
+
+    with _consumer(module_broker, "not-led", "led-again") as consumer, monkeypatch.context() as patched:
+        patched.setattr(MetadataCache, "leader_address", leader_address)
+        assert consumer.position(("led-again", 0)) == 0
+
+
+def test_a_position_without_a_leader_is_waited_for_in_vain(
+    module_broker: EmbeddedBroker, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin.create_topic("unled", partitions=1)
+
+    def leader_address(cache: MetadataCache, partition: TopicPartition, timeout_ms: int | None = None) -> str:
+        raise LeaderNotAvailableError(f"{partition} has no leader")
+
+    with _consumer(module_broker, "unled", api_timeout_ms=300) as consumer, monkeypatch.context() as patched:
+        patched.setattr(MetadataCache, "leader_address", leader_address)
+        with pytest.raises(RequestTimedOutError, match=r"unled-0 was not found within default\.api\.timeout\.ms=300"):
+            consumer.position(("unled", 0))

@@ -216,8 +216,7 @@ class Consumer:
     def position(self, partition: TopicPartition | tuple[str, int]) -> int:
         """Return the offset of the next record that a poll will return."""
         state = self._assignment.reader(partition).state
-        if state.position is None:
-            self._poller.find_positions()
+        self._poller.find_position(state)
         assert state.seen_to is not None
         return state.seen_to
 

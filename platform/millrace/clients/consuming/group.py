@@ -261,7 +261,7 @@ class ConsumerGroup:
         deadline = time.monotonic() + timeout_s
         try:
             if self.commits_automatically and len(self._assignment) and self._member is None:
-                self.commit_now(self._assignment.consumed(), timeout_s)
+                self.commit_now(self._assignment.consumed(), max(timeout_s, _COMMIT_AT_LEAVE_S))
             self.unsubscribe("the consumer is closed", timeout_s)
         finally:
             while not self._commits.is_idle and time.monotonic() < deadline:

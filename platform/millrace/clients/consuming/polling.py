@@ -12,7 +12,7 @@ from millrace.clients.consuming.assignment import Assignment
 from millrace.clients.consuming.fetcher import Fetcher
 from millrace.clients.consuming.group import ConsumerGroup
 from millrace.clients.consuming.partition import PartitionState
-from millrace.clients.consuming.positions import PositionLookups, find_positions
+from millrace.clients.consuming.positions import PositionLookups
 from millrace.clients.consuming.reader import PartitionReader
 from millrace.clients.leaders import may_pass
 from millrace.clients.metadata import MetadataCache
@@ -21,6 +21,7 @@ from millrace.config.client import ConsumerConfig
 from millrace.errors import (
     BrokerUnavailableError,
     MillraceError,
+    RequestTimedOutError,
     UnknownTopicOrPartitionError,
     UsageError,
 )
@@ -135,12 +136,18 @@ class Poller:
                     self._group.look_at_topics()
                 raise error
 
-    def find_positions(self) -> None:
-        """Set the position of partitions without one: see ``millrace.clients.consuming.positions``."""
-        find_positions(
-            self._config,
-            self._connections,
-            self._metadata,
-            self._assignment.states(),
-            lambda partitions: self._group.committed(list(partitions)),
-        )
+    def find_position(self, state: PartitionState) -> None:
+        """Wait until a partition has a position. Raises ``RequestTimedOutError`` after ``default.api.timeout.ms``."""
+        deadline = time.monotonic() + self._config.default_api_timeout_ms / 1000
+        while state.position is None:
+            serial = self._signal.serial
+            retry_s = self._look_up_positions(deadline)
+            remaining = deadline - time.monotonic()
+            if state.position is not None:
+                return
+            if remaining <= 0:
+                raise RequestTimedOutError(
+                    f"the position in {state.partition} was not found within default.api.timeout.ms="
+                    f"{self._config.default_api_timeout_ms}: its leader or the group's coordinator does not answer"
+                )
+            self._signal.wait(serial, min(remaining, retry_s, self._next_retry_s()))

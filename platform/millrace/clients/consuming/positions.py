@@ -14,7 +14,7 @@ from millrace.clients.consuming.partition import PartitionState
 from millrace.clients.leaders import group_by_leader, may_pass
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.model import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
-from millrace.clients.offsets import ask_offsets, offsets_call, offsets_in, wire_time
+from millrace.clients.offsets import offsets_call, offsets_in, wire_time
 from millrace.clients.transport import PendingCall, unary
 from millrace.config.client import ConsumerConfig, OffsetReset
 from millrace.errors import MillraceError, OffsetOutOfRangeError
@@ -23,31 +23,6 @@ from millrace.protocol import millrace_pb2 as pb
 logger = logging.getLogger(__name__)
 
 FindCommitted = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, OffsetAndMetadata]]
-
-
-def find_positions(
-    config: ConsumerConfig,
-    connections: Connections,
-    metadata: MetadataCache,
-    states: Iterable[PartitionState],
-    committed: FindCommitted,
-) -> None:
-    """Set the position of every partition without one, with retries up to ``default.api.timeout.ms``.
-
-    Raises ``OffsetOutOfRangeError`` with ``auto.offset.reset=none``, and the errors of the lookups.
-    """
-    to_reset = _without_committed([state for state in states if state.position is None], committed)
-    wanted = {state.partition: _reset_to(state) for state in to_reset}
-    answers = ask_offsets(connections, metadata, wanted, isolation_level=config.isolation_level) if wanted else {}
-    failures = []
-    for state in to_reset:
-        answer = answers[state.partition]
-        if isinstance(answer, MillraceError):
-            failures.append(answer)
-        else:
-            state.move_to(answer.offset)
-    if failures:
-        raise failures[0]
 
 
 def _without_committed(missing: Sequence[PartitionState], committed: FindCommitted) -> list[PartitionState]:
