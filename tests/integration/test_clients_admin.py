@@ -57,6 +57,16 @@ def test_a_topic_is_created_described_extended_and_deleted(admin: Admin) -> None
         admin.delete_topic("life")
 
 
+def test_several_topics_are_described_at_once(admin: Admin) -> None:
+    for name in ("one-of-two", "two-of-two"):
+        admin.create_topic(name, partitions=2)
+    found = admin.find_topics(["two-of-two", "none-of-two", "one-of-two"])
+    assert found == {name: admin.describe_topic(name) for name in ("two-of-two", "one-of-two")}
+    assert admin.find_topics([]) == {}
+    with pytest.raises(InvalidTopicError):
+        admin.find_topics(["one-of-two", "a b"])
+
+
 def test_validating_creates_nothing(admin: Admin) -> None:
     assert admin.create_topic("checked", validate_only=True) is None
     with pytest.raises(UnknownTopicOrPartitionError):
