@@ -391,11 +391,12 @@ class Sender:
             transactional_id="" if self._transactions is None else self._transactions.state.transactional_id,
             coordinator_key=self._config.coordinator_key,
         )
+        left_s = max(outgoing.deadline for outgoing in batches) - time.monotonic()  # until delivery.timeout.ms
         self._connections.begin(
             PRODUCE,
             request,
             address=address,
-            timeout_s=timeout_ms / 1000,
+            timeout_s=max(min(timeout_ms / 1000, left_s), 0.001),
             on_done=lambda response, error: self._answered(address, batches, response, error),
         )
 
@@ -447,8 +448,7 @@ class Sender:
 
     def _failed(self, outgoing: Outgoing, error: MillraceError) -> None:
         if isinstance(error, DuplicateSequenceError):
-            # An earlier attempt wrote the batch to the log; only its offset is unknown.
-            self._succeeded(outgoing, -1, -1)
+            self._succeeded(outgoing, -1, -1)  # an earlier attempt wrote the batch; only its offset is unknown
             return
         outgoing.attempt_failed(error)
         if error.retriable and not isinstance(error, ClientClosedError) and outgoing.attempts <= self._config.retries:

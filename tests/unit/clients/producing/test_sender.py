@@ -39,6 +39,7 @@ class Network:
         self.config, self.refuse, self.leader, self.is_closed = config, refuse, 1, False
         self.refusals = refusals
         self.asked = []
+        self.timeouts_s = []
         self.stamps = []
         self._producer_ids = itertools.count(1)
 
@@ -55,6 +56,7 @@ class Network:
 
     def begin(self, method, request, *, address, timeout_s, on_done):
         self.asked.append(address)
+        self.timeouts_s.append(timeout_s)
         records = pb.ProduceRequest.FromString(request).topics[0].partitions[0].records
         self.stamps.append((int.from_bytes(records[43:51], "big", signed=True), int.from_bytes(records[53:57], "big")))
         if len(self.asked) <= self.refusals:
@@ -91,6 +93,22 @@ def test_the_leader_is_looked_up_when_a_batch_is_sent_again_and_not_before(confi
     finally:
         sender.stop()
     assert network.asked == ["broker:1", "broker:2"]
+
+
+def test_an_attempt_does_not_last_beyond_the_delivery_timeout():
+    limits = {"request.timeout.ms": 3_600_000, "delivery.timeout.ms": 3_600_000}
+    config = ProducerConfig.of({"bootstrap.servers": "broker:1", "retry.backoff.ms": 1, **limits})
+    network = Network(config, lambda on_done: on_done(None, NotLeaderError("not any more")))
+    sender = Sender(config, network, MetadataCache(network), Outcomes(), None)
+    sender.start(lambda: None, lambda: False)
+    done = threading.Event()
+    try:
+        sender.enqueue("t", BuiltBatch(0, bytes(61), 1, 0), lambda *outcome: done.set())
+        assert done.wait(STALL_S)
+    finally:
+        sender.stop()
+    first, second = network.timeouts_s
+    assert second < first < 3600
 
 
 def test_a_flush_does_not_wait_for_batches_that_are_queued_after_its_begin(config):
