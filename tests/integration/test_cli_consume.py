@@ -94,6 +94,14 @@ def test_a_group_continues_where_it_was(run: Run, topic: str) -> None:
     assert "starts at committed offsets" in run("consume", topic, "--group", "g", "--from", "5", code=2)
 
 
+@pytest.mark.parametrize("form", ["table", "value"])
+def test_a_group_commits_only_the_records_before_the_end(run: Run, topic: str, form: str) -> None:
+    group = f"ends-{form}"
+    run("consume", topic, "--group", group, "--to", "4", "-f", form)
+    rows = json.loads(run("groups", "describe", group, "--json"))
+    assert [row["current_offset"] for row in rows] == [4, 4]
+
+
 def test_groups_from_the_command_line(run: Run, topic: str, tmp_path: Path) -> None:
     run("consume", topic, "--group", "tool", "-f", "value")
     assert "tool" in run("groups", "list", "--state", "Empty")

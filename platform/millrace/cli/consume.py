@@ -113,7 +113,7 @@ def consume(
         ends = _begin(consumer, topic, partitions, start, None if follow else end, in_group=group is not None)
         reading = Reading(consumer, ends, max_messages, names, in_group=group is not None)
         if chosen is OutputFormat.TABLE:
-            _print_as_table(reading)
+            _print_as_table(reading, topic)
         else:
             _print_lines(reading, chosen, parse_shown(show))
 
@@ -158,12 +158,15 @@ def _print_lines(reading: Reading, output_format: OutputFormat, shown: list[Show
         sys.stdout.flush()
 
 
-def _print_as_table(reading: Reading) -> None:
+def _print_as_table(reading: Reading, topic: str) -> None:
+    """Print the records as a table. A group member commits these records, and no others, afterwards."""
     from millrace.cli.output import print_table
+    from millrace.clients import TopicPartition
 
     left = reading.max_messages or _TABLE_ROWS_DEFAULT
     rows: list[list[Any]] = []
     names: list[str] = []
+    printed: dict[TopicPartition, int] = {}
     deadline = time.monotonic() + _TABLE_SECONDS_MAX
     while not reading.is_done(left) and time.monotonic() < deadline:
         table = reading.consumer.poll_table(
@@ -175,9 +178,10 @@ def _print_as_table(reading: Reading) -> None:
         found = [row for row in table.to_pylist() if _is_before_end(reading, row)]
         rows += [list(row.values()) for row in found]
         left -= len(found)
-        if reading.in_group:
-            reading.consumer.commit()
+        printed.update((TopicPartition(topic, row["__partition"]), row["__offset"] + 1) for row in found)
     print_table([name.removeprefix("__").upper() if name.startswith("__") else name for name in names], rows)
+    if reading.in_group and printed:
+        reading.consumer.commit(printed)
     if reading.ends is not None and not reading.is_done(None):
         typer.echo(f"... and more: this shows {len(rows)} records, -n shows more", err=True)
 
