@@ -132,6 +132,11 @@ _SECONDS_MAX = 300
 """The time for one number of a test."""
 _THREE_REPLICAS = (", 3, 5000)", ", 1, 5000)")
 _CHANGES = {
+    "0077-compaction.c": [
+        ("segment.bytes=10000 ", "segment.bytes=1048576 "),
+        ("fillcnt = 20;", "fillcnt = 1100;"),
+        ("partition, 20, 1024);", "partition, 1100, 1024);"),
+    ],
     "0098-consumer-txn.cpp": [_THREE_REPLICAS],
     "0103-transactions.c": [_THREE_REPLICAS],
     "0107-topic_recreate.c": [_THREE_REPLICAS],
@@ -142,7 +147,8 @@ _CHANGES = {
     ],
 }
 """Changes of tests. Some create topics with three replicas and check nothing about them, and one broker has one. One
-takes tokens from a service of Azure, which no broker takes part in.
+takes tokens from a service of Azure, which no broker takes part in. One fills segments of 10 kB, and Kafka 4 has none
+below 1 MiB.
 """
 _TEST_PROPERTIES = {"test.topic.prefix": "rdk", "test.topic.random": "true", "test.timeout.multiplier": "4"}
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
