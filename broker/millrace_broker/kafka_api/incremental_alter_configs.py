@@ -60,7 +60,7 @@ def _alteration(wanted: AlterConfigsResource) -> pb.AlterConfigsRequest.Alterati
             raise InvalidRequestError(f"{each.name}: operation {each.config_operation} is none of 0 to 3")
         operation = Operation(each.config_operation)
         if operation is Operation.DELETE:
-            # As in Kafka, an option that no topic has can be deleted. MirrorMaker deletes all options of its Kafka.
+            # As in Kafka, the deletion of an option that no topic has changes nothing.
             if wanted.resource_type != pb.TOPIC or each.name in _TOPIC_OPTIONS:
                 alteration.delete.append(each.name)
         elif each.value is None:
