@@ -173,7 +173,7 @@ class JoinWindows:
     @property
     def retention_ms(self) -> int:
         """Time for which the records of either side are kept for the other side."""
-        return self.before_ms + self.after_ms + self.grace_ms
+        return min(self.before_ms + self.after_ms + self.grace_ms, FOREVER_MS)
 
     def before(self, duration: Duration) -> JoinWindows:
         """Return the same window, with the right record at most ``duration`` before the left one."""
@@ -267,6 +267,8 @@ def _check_grace(grace_ms: int) -> None:
 
 
 def _retention(retention_ms: int, needed_ms: int) -> int:
+    if needed_ms > FOREVER_MS:
+        raise TopologyError(f"window and grace of {needed_ms} ms: must be less than 2^63 together")
     if retention_ms == 0:
         return needed_ms
     if retention_ms < needed_ms:

@@ -46,6 +46,9 @@ def test_no_window_ends_after_the_end_of_all_time(start_ms: int, length_ms: int 
         (lambda: sessions(1, grace=-1), "grace of -1 ms"),
         (lambda: within(5).before(-6), "is empty"),
         (lambda: within(5, grace=-1), "grace of -1 ms"),
+        (lambda: tumbling(1, grace=FOREVER_MS), "window and grace of 9223372036854775808 ms"),
+        (lambda: sessions(1, grace=FOREVER_MS), "window and grace of 9223372036854775808 ms"),
+        (lambda: sliding(1, grace=FOREVER_MS - 1), "window and grace of 9223372036854775808 ms"),
         (lambda: tumbling(10, grace=5).retain(14), "retention of 14 ms is shorter"),
         (lambda: sliding(10, grace=5).retain(24), "retention of 24 ms is shorter"),
         (lambda: sessions(10, grace=5).retain(14), "retention of 14 ms is shorter"),
@@ -79,6 +82,7 @@ def test_results_are_kept_until_the_window_closes_or_longer() -> None:
     assert sessions(10, grace=5).retain(15).retention_ms == 15
     assert unlimited().retain(1).retention_ms == FOREVER_MS
     assert JoinWindows(before_ms=3, after_ms=4, grace_ms=5).retention_ms == 12
+    assert within(FOREVER_MS).retention_ms == FOREVER_MS
     assert within(3).before(1).after(2) == JoinWindows(before_ms=1, after_ms=2)
 
 
