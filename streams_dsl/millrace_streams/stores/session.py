@@ -7,6 +7,7 @@ would take time proportional to the number of sessions.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
@@ -23,9 +24,13 @@ _DELETED_MIN: Final = 1024
 
 @dataclass(slots=True)
 class SessionStore(ExpiringStore):
-    """Values by key and session; an identity is a ``Windowed``."""
+    """Values by key and session; an identity is a ``Windowed``.
+
+    ``_places_of`` has the ends and starts of each key's sessions, ascending.
+    """
 
     _sessions: dict[Any, dict[tuple[int, int], Any]] = field(default_factory=dict)
+    _places_of: dict[Any, list[tuple[int, int]]] = field(default_factory=dict)
     _to_end: list[tuple[int, int, Any, int]] = field(default_factory=list)
     _to_expire: list[tuple[int, int, Any, int]] = field(default_factory=list)
     _filed: int = 0
@@ -40,17 +45,15 @@ class SessionStore(ExpiringStore):
         """Return a key's sessions that end no earlier and start no later than these times, by end."""
         earliest_end_ms = max(earliest_end_ms, self.oldest_ms)
         self._want_between_one(key, earliest_end_ms, FOREVER_MS)
-        sessions = self._sessions.get(key)
-        if sessions is None:
+        places = self._places_of.get(key)
+        if places is None:
             return []
-        found = [
-            (Windowed(key, start, end), value)
-            for (start, end), value in sessions.items()
-            if end >= earliest_end_ms and start <= latest_start_ms
+        sessions = self._sessions[key]
+        return [
+            (Windowed(key, start, end), sessions[start, end])
+            for end, start in places[bisect_left(places, earliest_end_ms, key=_end) :]
+            if start <= latest_start_ms
         ]
-        if len(found) > 1:
-            found.sort(key=lambda session: (session[0].end, session[0].start))
-        return found
 
     def ended(self, first_ms: int, last_ms: int) -> list[tuple[Windowed, Any]]:
         """Return all keys' sessions that end from ``first_ms`` to ``last_ms``, by end and then key.
@@ -138,12 +141,16 @@ class SessionStore(ExpiringStore):
         sessions = self._sessions.get(key)
         if sessions is None:
             return
-        if sessions.pop((start, end), _NOTHING) is not _NOTHING:
-            self._kept -= 1
+        if sessions.pop((start, end), _NOTHING) is _NOTHING:
+            return
+        self._kept -= 1
+        places = self._places_of[key]
+        places.pop(bisect_left(places, (end, start)))
         if not sessions:
-            del self._sessions[key]
+            del self._sessions[key], self._places_of[key]
 
     def _file(self, key: Any, start: int, end: int) -> None:
+        insort(self._places_of.setdefault(key, []), (end, start))
         self._kept += 1
         self._filed += 1
         place = (end, self._filed, key, start)
@@ -155,3 +162,7 @@ class SessionStore(ExpiringStore):
             for heap in (self._to_end, self._to_expire):
                 heap[:] = [(end, number, key, start) for end, number, key, start in heap if (key, start, end) in kept]
                 heapify(heap)
+
+
+def _end(place: tuple[int, int]) -> int:
+    return place[0]

@@ -17,9 +17,13 @@ from millrace_streams.stores.base import ExpiringStore, Place, Stored
 
 @dataclass(slots=True)
 class WindowStore(ExpiringStore):
-    """Values by key and window start; an identity is the pair of both."""
+    """Values by key and window start; an identity is the pair of both.
+
+    ``_starts_of`` has the starts of each key's windows, ascending.
+    """
 
     _windows: dict[Any, dict[int, Stored]] = field(default_factory=dict)
+    _starts_of: dict[Any, list[int]] = field(default_factory=dict)
     _starts: list[int] = field(default_factory=list)
     _keys_of: dict[int, dict[Any, None]] = field(default_factory=dict)
 
@@ -38,8 +42,13 @@ class WindowStore(ExpiringStore):
         """Return a key's windows that start from ``first_ms`` to ``last_ms``, ascending."""
         first_ms = max(first_ms, self.oldest_ms)
         self._want_between_one(key, first_ms, last_ms)
-        windows = self._windows.get(key, {})
-        return sorted((start, stored) for start, stored in windows.items() if first_ms <= start <= last_ms)
+        starts = self._starts_of.get(key)
+        if starts is None:
+            return []
+        windows = self._windows[key]
+        return [
+            (start, windows[start]) for start in starts[bisect_left(starts, first_ms) : bisect_right(starts, last_ms)]
+        ]
 
     def started(self, first_ms: int, last_ms: int) -> Iterator[tuple[Any, int, Stored]]:
         """Yield all keys' windows that start from ``first_ms`` to ``last_ms``, by start and then key."""
@@ -65,7 +74,10 @@ class WindowStore(ExpiringStore):
         if start_ms not in self._keys_of:
             insort(self._starts, start_ms)
         self._keys_of.setdefault(start_ms, {})[key] = None
-        self._windows.setdefault(key, {})[start_ms] = entry
+        windows = self._windows.setdefault(key, {})
+        if start_ms not in windows:
+            insort(self._starts_of.setdefault(key, []), start_ms)
+        windows[start_ms] = entry
 
     def entry(self, identity: Hashable) -> Stored | None:
         """Return the entry of a key and start, even after its retention."""
@@ -89,9 +101,9 @@ class WindowStore(ExpiringStore):
         """Yield all entries within their retention, under pairs of key and start."""
         self.want_all()
         for key in sorted(self._windows, key=sort_key):
-            for start, stored in sorted(self._windows[key].items()):
+            for start in self._starts_of[key]:
                 if start >= self.oldest_ms:
-                    yield (key, start), stored
+                    yield (key, start), self._windows[key][start]
 
     def _remove_older(self, limit_ms: int) -> None:
         for start in self._starts[: bisect_left(self._starts, limit_ms)]:
@@ -102,8 +114,10 @@ class WindowStore(ExpiringStore):
         windows = self._windows.get(key)
         if windows is None or windows.pop(start_ms, None) is None:
             return
+        starts = self._starts_of[key]
+        starts.pop(bisect_left(starts, start_ms))
         if not windows:
-            del self._windows[key]
+            del self._windows[key], self._starts_of[key]
         keys = self._keys_of[start_ms]
         del keys[key]
         if not keys:

@@ -321,3 +321,41 @@ def test_an_entry_of_an_earlier_batch_is_loaded_when_it_is_asked_for(kind: str, 
     changed = store_over(spec, kept_rows(spec, variables))
     called(changed, -1, ("put", "a", 40, 3, 8))
     assert called(changed, -1, ("before", "a", 40, 3, 7)) == called(whole, -1, ("before", "a", 40, 3, 7))
+
+
+class Bound(int):
+    """A bound that counts its comparisons."""
+
+    compared = 0
+
+    def _counting(self, name: str, other: Any) -> Any:
+        Bound.compared += 1
+        return getattr(int, name)(self, other)
+
+    def __lt__(self, other: Any) -> Any:
+        return self._counting("__lt__", other)
+
+    def __le__(self, other: Any) -> Any:
+        return self._counting("__le__", other)
+
+    def __gt__(self, other: Any) -> Any:
+        return self._counting("__gt__", other)
+
+    def __ge__(self, other: Any) -> Any:
+        return self._counting("__ge__", other)
+
+
+def test_a_look_up_does_not_read_the_earlier_windows_and_sessions_of_its_key() -> None:
+    windows = new_store(StoreSpec(name="w", kind="window", layout=LAYOUT, retention_ms=10_000))
+    found = new_store(StoreSpec(name="s", kind="session", layout=LAYOUT, retention_ms=10_000))
+    assert isinstance(windows, WindowStore)
+    assert isinstance(found, SessionStore)
+    for start in (*range(0, 1000, 2), *range(1, 1000, 2)):
+        windows.put("a", start, start, 5)
+        found.put(Windowed("a", start * 5, start * 5 + 3), start)
+    windows.put("a", 998, None, 5)
+    found.put(Windowed("a", 4990, 4993), None)
+    Bound.compared = 0
+    assert [start for start, _ in windows.fetch_range("a", Bound(996), 999)] == [996, 997, 999]
+    assert [value for _, value in found.find("a", Bound(4983), 9999)] == [996, 997, 999]
+    assert 0 < Bound.compared < 60
