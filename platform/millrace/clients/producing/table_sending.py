@@ -22,8 +22,8 @@ _DIVIDED_BYTES_MAX: Final = 32 * 2**20
 _FILLED: Final = 15 / 16
 """Part of ``batch.size`` that rows fill. The rest is for metadata and uneven partitions.
 
-With the default, a stored batch is then smaller than ``max.partition.fetch.bytes`` of Kafka's consumers (1 MiB). A Fetch
-returns a larger batch only alone (KIP-74).
+With the default, a stored batch is then smaller than ``max.partition.fetch.bytes`` of Kafka's consumers (1 MiB). A
+Fetch returns a larger batch only alone (KIP-74).
 """
 
 
