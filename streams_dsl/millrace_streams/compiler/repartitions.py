@@ -17,6 +17,7 @@ from millrace_streams.graph import (
     GroupTableNode,
     Node,
     RepartitionNode,
+    ResponseJoinNode,
     SourceNode,
     StreamStreamJoinNode,
     StreamTableJoinNode,
@@ -45,7 +46,10 @@ def insert_repartitions(checked: CheckedTopology) -> Topology:
     Rows after an inserted node are in the buckets of their key, so layouts are determined again along the way.
     """
     inserter = _RepartitionInserter(checked)
+    before_outer = _before_outer_joins(checked.topology)
     for node in checked.topology.nodes:
+        if isinstance(node, RepartitionNode) and node.name in before_outer:
+            node = replace(node, keep_null_keys=True)
         parents = [inserter.repartitioned(node, place, parent) for place, parent in enumerate(node.parents)]
         inserter.add(with_parents(node, tuple(parents)))
     return Topology(tuple(inserter.nodes))
@@ -106,6 +110,16 @@ def _needs_repartition(node: Node, place: int, given: Layout) -> bool:
         return False
     # A global table is in every bucket, so neither the table nor the stream moves.
     return not (isinstance(node, StreamTableJoinNode) and (node.selector is not None or place == 1))
+
+
+def _before_outer_joins(topology: Topology) -> set[str]:
+    """Return the nodes before a join with an outer side, for which repartitions keep records without a key."""
+    found: set[str] = set()
+    for node in reversed(topology.nodes):
+        is_left = isinstance(node, ResponseJoinNode) and node.kind == "left"
+        if node.name in found or is_left or any(_keeps_null_keys(node, place) for place in range(len(node.parents))):
+            found.update(node.parents)
+    return found
 
 
 def _keeps_null_keys(node: Node, place: int) -> bool:

@@ -164,7 +164,7 @@ class KStream(Handle):
     def repartition(self, topic: str | None = None, *, name: str | None = None) -> KStream:
         """Repartition the records by key through an internal topic.
 
-        Records without a key are dropped.
+        Records without a key are dropped, unless a join with an outer side follows.
         """
         topic = topic or self._builder.new_name("KSTREAM-REPARTITION-TOPIC")
         return KStream(self._builder, self._then(RepartitionNode, name, topic=f"{topic}-repartition"))

@@ -341,6 +341,21 @@ def test_the_rows_that_name_a_changed_row_are_joined_in_order_of_their_keys(kind
     assert changes(driver, ("r", "x", "X")) == [(key, f"x{key} X") for key in sorted(keys)]
 
 
+@pytest.mark.parametrize(("kind", "is_kept"), [("join", False), ("left_join", True)])
+def test_a_repartition_before_an_outer_side_keeps_records_without_a_key(kind: str, is_kept: bool) -> None:
+    # NodesWithRelaxedNullKeyJoinDownstream of Kafka Streams 3.9: any join after the repartition counts.
+    builder = StreamsBuilder()
+    moved = builder.stream("l", **TYPES).repartition()
+    moved.to("moved")
+    both = getattr(moved.map_values(str.upper), kind)(builder.stream("r", **TYPES).to_table(), "{}{}".format)
+    both.to("out")
+    driver = TopologyTestDriver(builder.build())
+    assert piped(driver, [("r", "k", "R", 0), ("l", None, "n", 1), ("l", "k", "v", 2)]) == (
+        [("NNone", 1), ("VR", 2)] if is_kept else [("VR", 2)]
+    )
+    assert [each.key for each in driver.read_records("moved")] == ([None, "k"] if is_kept else ["k"])
+
+
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_join_finds_the_row_of_the_change_that_its_record_comes_from(at_once: bool) -> None:
     builder = StreamsBuilder()
