@@ -11,15 +11,20 @@ import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from millrace.clients import Admin, Consumer, TopicPartition
 from millrace.config.base import read_properties
 
 from ..ports import free_port
 from .broker_cluster import MILLRACE
 from .documented import ROOT
 from .waiting import STALL_S, run_to_end
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _BLOCK = re.compile(r"```(sh|python)\n(.*?)```", re.DOTALL)
 pytestmark = pytest.mark.slow
@@ -122,6 +127,41 @@ def test_the_security_page_makes_a_secure_broker_from_nothing(tmp_path: Path) ->
         printed = follow("\n".join(rest), tmp_path, environment)
         assert "created topic orders" in printed
         assert "User:client" in printed
+
+
+@pytest.mark.spark
+def test_each_kind_of_client_works_with_the_files_of_the_security_page(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [(_, script)] = section("docs/security.md", "From nothing")
+    init, broker, *_ = script.splitlines()
+    environment = environment_of(tmp_path / "millrace-security" / "admin.properties")
+    follow(f"{init} --broker localhost:{port_with_room()}", tmp_path, environment)
+    options = read_properties(tmp_path / "millrace-security" / "admin.properties")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    with running(broker.rstrip("& "), "listening on", tmp_path, environment), Admin(options) as admin:
+        admin.create_topic("orders")
+        for language, program in section("docs/security.md", "Programs"):
+            assert language == "python"
+            program = program.replace("checkpoints/", f"{tmp_path}/checkpoints/")  # Spark's JVM has another directory
+            exec(compile(program, "docs/security.md", "exec", dont_inherit=True), names)
+        assert values_of(options, "more-copies") == [b"a pen", b"a book"]
+    checkpoints = [each.read_bytes() for each in tmp_path.glob("checkpoints/**/*") if each.is_file()]
+    assert checkpoints
+    assert not any(options["sasl.jaas.config"].encode() in each for each in checkpoints)
+
+
+def values_of(options: dict[str, str], topic: str) -> list[object]:
+    """Values of a topic of one partition."""
+    with Consumer(options) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        consumer.seek_to_beginning()
+        found: list[object] = []
+        end = consumer.end_offsets([TopicPartition(topic, 0)])[TopicPartition(topic, 0)]
+        while consumer.position(TopicPartition(topic, 0)) < end:
+            found += [record.value for record in consumer.poll(timeout_ms=1000)]
+        return found
 
 
 @pytest.mark.parametrize(
