@@ -5,7 +5,6 @@ import java.util.List;
 import java.util.Set;
 import org.apache.kafka.common.serialization.Serde;
 import org.apache.kafka.common.serialization.Serdes;
-import org.apache.kafka.common.utils.Bytes;
 import org.apache.kafka.streams.KeyValue;
 import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.kstream.*;
@@ -15,9 +14,7 @@ import org.apache.kafka.streams.processor.api.ProcessorContext;
 import org.apache.kafka.streams.processor.api.Record;
 import org.apache.kafka.streams.state.KeyValueIterator;
 import org.apache.kafka.streams.state.KeyValueStore;
-import org.apache.kafka.streams.state.SessionStore;
 import org.apache.kafka.streams.state.Stores;
-import org.apache.kafka.streams.state.WindowStore;
 
 /** A topology of generated.py: each line of its program adds a stream, a table or a table of windows. */
 public class GeneratedTopology {
@@ -34,7 +31,7 @@ public class GeneratedTopology {
     private final List<KStream<String, Long>> streams = new ArrayList<>();
     private final List<KTable<String, Long>> tables = new ArrayList<>();
     private final List<KTable<Windowed<String>, Long>> windows = new ArrayList<>();
-    private int stores = 0;
+    private final NamedStores stores = new NamedStores();
 
     GeneratedTopology(List<String> program) {
         for (String topic : List.of("x", "y")) streams.add(builder.stream(topic, Consumed.with(STRING, LONG)));
@@ -80,32 +77,31 @@ public class GeneratedTopology {
             case "left-join-table" -> streams.add(x.leftJoin(others, JOINER, Joined.with(STRING, LONG, LONG)));
             case "join-versions" -> streams.add(x.join(others, JOINER, waiting(of[2])));
             case "left-join-versions" -> streams.add(x.leftJoin(others, JOINER, waiting(of[2])));
-            case "process" -> process(x, "sums-" + stores++);
-            case "table" -> tables.add(x.toTable(stored()));
-            case "versions" -> tables.add(x.toTable(Materialized.<String, Long>as(
-                Stores.persistentVersionedKeyValueStore("store-" + stores++, ms(of[1]))).withKeySerde(STRING).withValueSerde(LONG)));
-            case "count" -> tables.add(x.groupByKey(GROUPED).count(stored()));
+            case "process" -> process(x, stores.name("sums"));
+            case "table" -> tables.add(x.toTable(stores.keyValues()));
+            case "versions" -> tables.add(x.toTable(stores.versioned(ms(of[1]))));
+            case "count" -> tables.add(x.groupByKey(GROUPED).count(stores.keyValues()));
             case "count-by-value" -> tables.add(x.filter((key, value) -> value != null)
-                .groupBy((key, value) -> abc(value), GROUPED).count(stored()));
-            case "reduce" -> tables.add(x.groupByKey(GROUPED).reduce((all, value) -> cut(all * 2 + value), stored()));
-            case "aggregate" -> tables.add(x.groupByKey(GROUPED).aggregate(() -> 5L, FOLD, stored()));
-            case "cogroup" -> tables.add(cogrouped(x, y).aggregate(() -> 1L, stored()));
+                .groupBy((key, value) -> abc(value), GROUPED).count(stores.keyValues()));
+            case "reduce" -> tables.add(x.groupByKey(GROUPED).reduce((all, value) -> cut(all * 2 + value), stores.keyValues()));
+            case "aggregate" -> tables.add(x.groupByKey(GROUPED).aggregate(() -> 5L, FOLD, stores.keyValues()));
+            case "cogroup" -> tables.add(cogrouped(x, y).aggregate(() -> 1L, stores.keyValues()));
             case "changes" -> streams.add(rows.toStream());
             case "filter-rows" -> tables.add(of[2] == 0 ? rows.filter((key, value) -> value > of[1])
-                : rows.filter((key, value) -> value > of[1], stored()));
+                : rows.filter((key, value) -> value > of[1], stores.keyValues()));
             case "map-rows" -> tables.add(of[1] == 0 ? rows.mapValues(GeneratedTopology::tripled)
-                : rows.mapValues(GeneratedTopology::tripled, stored()));
-            case "join-rows" -> tables.add(of[2] == 0 ? rows.join(others, JOINER) : rows.join(others, JOINER, stored()));
+                : rows.mapValues(GeneratedTopology::tripled, stores.keyValues()));
+            case "join-rows" -> tables.add(of[2] == 0 ? rows.join(others, JOINER) : rows.join(others, JOINER, stores.keyValues()));
             case "left-join-rows" -> tables.add(of[2] == 0 ? rows.leftJoin(others, JOINER)
-                : rows.leftJoin(others, JOINER, stored()));
+                : rows.leftJoin(others, JOINER, stores.keyValues()));
             case "outer-join-rows" -> tables.add(of[2] == 0 ? rows.outerJoin(others, JOINER)
-                : rows.outerJoin(others, JOINER, stored()));
-            case "foreign-key" -> tables.add(rows.join(others, GeneratedTopology::link, JOINER, stored()));
-            case "left-foreign-key" -> tables.add(rows.leftJoin(others, GeneratedTopology::link, JOINER, stored()));
-            case "count-rows" -> tables.add(byValue(rows).count(stored()));
-            case "add-rows" -> tables.add(byValue(rows).reduce((all, value) -> all + value, (all, value) -> all - value, stored()));
+                : rows.outerJoin(others, JOINER, stores.keyValues()));
+            case "foreign-key" -> tables.add(rows.join(others, GeneratedTopology::link, JOINER, stores.keyValues()));
+            case "left-foreign-key" -> tables.add(rows.leftJoin(others, GeneratedTopology::link, JOINER, stores.keyValues()));
+            case "count-rows" -> tables.add(byValue(rows).count(stores.keyValues()));
+            case "add-rows" -> tables.add(byValue(rows).reduce((all, value) -> all + value, (all, value) -> all - value, stores.keyValues()));
             case "aggregate-rows" -> tables.add(rows.groupBy(KeyValue::pair, GROUPED).aggregate(() -> 0L,
-                (key, value, all) -> cut(all + value * 2), (key, value, all) -> cut(all - value), stored()));
+                (key, value, all) -> cut(all + value * 2), (key, value, all) -> cut(all - value), stores.keyValues()));
             case "hold" -> tables.add(rows.suppress(limit(of[1])));
             case "hold-two" -> tables.add(rows.suppress(Suppressed.untilTimeLimit(
                 ms(of[1]), Suppressed.BufferConfig.maxRecords(2).emitEarlyWhenFull())));
@@ -124,7 +120,7 @@ public class GeneratedTopology {
             case "join-table-of-windows" -> streams.add(narrow(open.toStream().join(also, JOINER)));
             case "left-join-table-of-windows" -> streams.add(narrow(open.toStream().leftJoin(also, JOINER)));
             case "add-windows" -> tables.add(open.groupBy((key, value) -> KeyValue.pair(key.key(), value), GROUPED)
-                .reduce((all, value) -> all + value, (all, value) -> all - value, stored()));
+                .reduce((all, value) -> all + value, (all, value) -> all - value, stores.keyValues()));
             default -> throw new IllegalArgumentException(line[0]);
         }
     }
@@ -135,28 +131,28 @@ public class GeneratedTopology {
         if (kind instanceof SessionWindows gap) {
             SessionWindowedKStream<String, Long> each = grouped.windowedBy(gap).emitStrategy(strategy);
             windows.add(switch (what) {
-                case "reduce-windows" -> each.reduce(reducer, storedSessions());
-                case "aggregate-windows" -> each.aggregate(() -> 1L, FOLD, MERGER, storedSessions());
-                default -> each.count(storedSessions());
+                case "reduce-windows" -> each.reduce(reducer, stores.sessions());
+                case "aggregate-windows" -> each.aggregate(() -> 1L, FOLD, MERGER, stores.sessions());
+                default -> each.count(stores.sessions());
             });
             return;
         }
         TimeWindowedKStream<String, Long> each = (kind instanceof SlidingWindows sliding ? grouped.windowedBy(sliding)
             : grouped.windowedBy((TimeWindows) kind)).emitStrategy(strategy);
         windows.add(switch (what) {
-            case "reduce-windows" -> each.reduce(reducer, storedWindows());
-            case "aggregate-windows" -> each.aggregate(() -> 1L, FOLD, storedWindows());
-            default -> each.count(storedWindows());
+            case "reduce-windows" -> each.reduce(reducer, stores.windows());
+            case "aggregate-windows" -> each.aggregate(() -> 1L, FOLD, stores.windows());
+            default -> each.count(stores.windows());
         });
     }
 
     private void addCogrouped(CogroupedKStream<String, Long> both, Object kind) {
         if (kind instanceof SessionWindows gap)
-            windows.add(both.windowedBy(gap).aggregate(() -> 1L, MERGER, storedSessions()));
+            windows.add(both.windowedBy(gap).aggregate(() -> 1L, MERGER, stores.sessions()));
         else if (kind instanceof SlidingWindows sliding)
-            windows.add(both.windowedBy(sliding).aggregate(() -> 1L, storedWindows()));
+            windows.add(both.windowedBy(sliding).aggregate(() -> 1L, stores.windows()));
         else
-            windows.add(both.windowedBy((TimeWindows) kind).aggregate(() -> 1L, storedWindows()));
+            windows.add(both.windowedBy((TimeWindows) kind).aggregate(() -> 1L, stores.windows()));
     }
 
     private static CogroupedKStream<String, Long> cogrouped(KStream<String, Long> x, KStream<String, Long> y) {
@@ -225,7 +221,7 @@ public class GeneratedTopology {
     }
 
     private Joined<String, Long, Long> waiting(long grace) {
-        return Joined.with(STRING, LONG, LONG, "buffer-" + stores++, ms(grace));
+        return Joined.with(STRING, LONG, LONG, stores.name("buffer"), ms(grace));
     }
 
     private static KStream<String, Long> narrow(KStream<Windowed<String>, Long> changes) {
@@ -234,21 +230,6 @@ public class GeneratedTopology {
 
     private static <K> Suppressed<K> limit(long millis) {
         return Suppressed.untilTimeLimit(ms(millis), Suppressed.BufferConfig.unbounded());
-    }
-
-    private Materialized<String, Long, KeyValueStore<Bytes, byte[]>> stored() {
-        return Materialized.<String, Long, KeyValueStore<Bytes, byte[]>>as("store-" + stores++)
-            .withKeySerde(STRING).withValueSerde(LONG);
-    }
-
-    private Materialized<String, Long, WindowStore<Bytes, byte[]>> storedWindows() {
-        return Materialized.<String, Long, WindowStore<Bytes, byte[]>>as("store-" + stores++)
-            .withKeySerde(STRING).withValueSerde(LONG);
-    }
-
-    private Materialized<String, Long, SessionStore<Bytes, byte[]>> storedSessions() {
-        return Materialized.<String, Long, SessionStore<Bytes, byte[]>>as("store-" + stores++)
-            .withKeySerde(STRING).withValueSerde(LONG);
     }
 
     private static long number(Long value) {

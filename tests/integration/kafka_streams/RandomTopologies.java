@@ -11,7 +11,6 @@ import java.util.Properties;
 import java.util.Set;
 import org.apache.kafka.common.serialization.Serde;
 import org.apache.kafka.common.serialization.Serdes;
-import org.apache.kafka.common.utils.Bytes;
 import org.apache.kafka.streams.KeyValue;
 import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.TestInputTopic;
@@ -26,7 +25,6 @@ import org.apache.kafka.streams.processor.api.ProcessorContext;
 import org.apache.kafka.streams.processor.api.Record;
 import org.apache.kafka.streams.state.KeyValueIterator;
 import org.apache.kafka.streams.state.KeyValueStore;
-import org.apache.kafka.streams.state.SessionStore;
 import org.apache.kafka.streams.state.Stores;
 import org.apache.kafka.streams.state.VersionedKeyValueStore;
 import org.apache.kafka.streams.state.VersionedRecord;
@@ -49,7 +47,7 @@ public class RandomTopologies {
 
     private final StreamsBuilder builder = new StreamsBuilder();
     private final Set<String> outputs = new LinkedHashSet<>();
-    private int stores = 0;
+    private final NamedStores stores = new NamedStores();
 
     public static void main(String[] arguments) throws IOException {
         try (DirectoryStream<Path> scripts = Files.newDirectoryStream(Path.of(arguments[0]), "*.in")) {
@@ -130,29 +128,29 @@ public class RandomTopologies {
         rows(x.outerJoin(y, JOINER), "outer");
         rows(x.filter((key, value) -> value > 3).join(y, JOINER), "filtered inner");
         rows(x.mapValues(value -> value + 1).outerJoin(y.filter((key, value) -> value % 2 == 0), JOINER), "filtered outer");
-        rows(x.outerJoin(y, JOINER, stored()).filter((key, value) -> value % 3 != 0), "filtered join");
+        rows(x.outerJoin(y, JOINER, stores.keyValues()).filter((key, value) -> value % 3 != 0), "filtered join");
     }
 
     private void groups(KTable<String, Long> x, KTable<String, Long> y) {
-        rows(x.groupBy((key, value) -> KeyValue.pair(value % 2 == 0 ? "even" : "odd", value), GROUPED).count(stored()), "count");
-        rows(byRest(x, 3).reduce((all, each) -> all + each, (all, each) -> all - each, stored()), "reduce");
+        rows(x.groupBy((key, value) -> KeyValue.pair(value % 2 == 0 ? "even" : "odd", value), GROUPED).count(stores.keyValues()), "count");
+        rows(byRest(x, 3).reduce((all, each) -> all + each, (all, each) -> all - each, stores.keyValues()), "reduce");
         rows(byRest(x.leftJoin(y, JOINER), 3)
-            .aggregate(() -> 100L, (key, each, all) -> all + each, (key, each, all) -> all - each, stored()), "aggregate");
-        rows(byRest(x.filter((key, value) -> value > 4), 2).count(stored()), "filtered");
+            .aggregate(() -> 100L, (key, each, all) -> all + each, (key, each, all) -> all - each, stores.keyValues()), "aggregate");
+        rows(byRest(x.filter((key, value) -> value > 4), 2).count(stores.keyValues()), "filtered");
     }
 
     private void foreignKeys(KTable<String, Long> x, KTable<String, Long> y) {
-        rows(x.join(y, value -> value == 9 ? null : abc(value), JOINER, stored()), "inner");
-        rows(x.leftJoin(y, value -> value == 9 ? null : abc(value), JOINER, stored()), "left");
-        rows(x.join(x, RandomTopologies::abc, JOINER, stored()), "self");
-        KTable<String, Long> joined = x.leftJoin(y, value -> value > 7 ? null : abc(value), JOINER, stored());
-        rows(joined.join(x, RandomTopologies::abc, JOINER, stored()), "twice");
+        rows(x.join(y, value -> value == 9 ? null : abc(value), JOINER, stores.keyValues()), "inner");
+        rows(x.leftJoin(y, value -> value == 9 ? null : abc(value), JOINER, stores.keyValues()), "left");
+        rows(x.join(x, RandomTopologies::abc, JOINER, stores.keyValues()), "self");
+        KTable<String, Long> joined = x.leftJoin(y, value -> value > 7 ? null : abc(value), JOINER, stores.keyValues());
+        rows(joined.join(x, RandomTopologies::abc, JOINER, stores.keyValues()), "twice");
         rows(joined.groupBy((key, value) -> KeyValue.pair(abc(value), value), GROUPED)
-            .reduce((all, each) -> all + each, (all, each) -> all - each, stored()), "grouped");
+            .reduce((all, each) -> all + each, (all, each) -> all - each, stores.keyValues()), "grouped");
         rows(joined.outerJoin(y, JOINER), "outer");
         rows(joined.filter((key, value) -> value % 2 == 0), "filtered");
         rows(x.filter((key, value) -> value > 2)
-            .leftJoin(y.filter((key, value) -> value < 8), RandomTopologies::abc, JOINER, stored()), "both filtered");
+            .leftJoin(y.filter((key, value) -> value < 8), RandomTopologies::abc, JOINER, stores.keyValues()), "both filtered");
     }
 
     private void streamJoins(KStream<String, Long> x, KStream<String, Long> y) {
@@ -192,13 +190,13 @@ public class RandomTopologies {
         rows(x.mapValues(value -> value + 1).leftJoin(y, JOINER), "of mapped");
         rows(x.filter((key, value) -> value > 4), "filtered");
         rows(x.mapValues(value -> value + 1), "mapped");
-        rows(byRest(x, 3).aggregate(() -> 0L, (key, each, all) -> all + each, (key, each, all) -> all - each, stored()), "sum");
-        rows(byRest(x.filter((key, value) -> value > 4), 2).count(stored()), "filtered count");
-        rows(y.toStream().groupByKey(GROUPED).count(stored()), "changes");
-        rows(x.join(y, RandomTopologies::abc, JOINER, stored()), "by foreign key");
-        rows(x.leftJoin(y, value -> value == 9 ? null : abc(value), JOINER, stored()), "left by foreign key");
-        rows(z.join(y, RandomTopologies::abc, JOINER, stored()), "latest by foreign key");
-        rows(x.leftJoin(z, RandomTopologies::abc, JOINER, stored()), "with latest by foreign key");
+        rows(byRest(x, 3).aggregate(() -> 0L, (key, each, all) -> all + each, (key, each, all) -> all - each, stores.keyValues()), "sum");
+        rows(byRest(x.filter((key, value) -> value > 4), 2).count(stores.keyValues()), "filtered count");
+        rows(y.toStream().groupByKey(GROUPED).count(stores.keyValues()), "changes");
+        rows(x.join(y, RandomTopologies::abc, JOINER, stores.keyValues()), "by foreign key");
+        rows(x.leftJoin(y, value -> value == 9 ? null : abc(value), JOINER, stores.keyValues()), "left by foreign key");
+        rows(z.join(y, RandomTopologies::abc, JOINER, stores.keyValues()), "latest by foreign key");
+        rows(x.leftJoin(z, RandomTopologies::abc, JOINER, stores.keyValues()), "with latest by foreign key");
     }
 
     private void windows(KGroupedStream<String, Long> x) {
@@ -207,33 +205,33 @@ public class RandomTopologies {
                 TimeWindows.ofSizeAndGrace(ms(10), ms(4)),
                 TimeWindows.ofSizeAndGrace(ms(10), ms(6)).advanceBy(ms(4)),
                 TimeWindows.ofSizeWithNoGrace(ms(7)))) {
-            windowed(x.windowedBy(window).count(storedWindows()), "count " + number);
+            windowed(x.windowedBy(window).count(stores.windows()), "count " + number);
             windowed(x.windowedBy(window)
-                .reduce((all, each) -> (number(all) * 2 + number(each)) % 1000, storedWindows()), "reduce " + number);
+                .reduce((all, each) -> (number(all) * 2 + number(each)) % 1000, stores.windows()), "reduce " + number);
             windowed(x.windowedBy(window)
-                .aggregate(() -> 0L, (key, each, all) -> all + number(each) + 1, storedWindows()), "aggregate " + number++);
+                .aggregate(() -> 0L, (key, each, all) -> all + number(each) + 1, stores.windows()), "aggregate " + number++);
         }
         number = 0;
         for (SlidingWindows window : List.of(
                 SlidingWindows.ofTimeDifferenceAndGrace(ms(6), ms(5)), SlidingWindows.ofTimeDifferenceWithNoGrace(ms(4)))) {
-            windowed(x.windowedBy(window).count(storedWindows()), "sliding count " + number);
+            windowed(x.windowedBy(window).count(stores.windows()), "sliding count " + number);
             windowed(x.windowedBy(window).aggregate(
-                () -> 0L, (key, each, all) -> (all * 3 + number(each)) % 1000, storedWindows()), "sliding " + number++);
+                () -> 0L, (key, each, all) -> (all * 3 + number(each)) % 1000, stores.windows()), "sliding " + number++);
         }
         number = 0;
         for (SessionWindows window : List.of(
                 SessionWindows.ofInactivityGapAndGrace(ms(5), ms(6)), SessionWindows.ofInactivityGapWithNoGrace(ms(3)))) {
-            windowed(x.windowedBy(window).count(storedSessions()), "session count " + number);
+            windowed(x.windowedBy(window).count(stores.sessions()), "session count " + number);
             windowed(x.windowedBy(window).aggregate(() -> 0L, (key, each, all) -> (all * 3 + number(each)) % 1000,
-                (key, one, other) -> (one + 100 * other) % 1000, storedSessions()), "session " + number++);
+                (key, one, other) -> (one + 100 * other) % 1000, stores.sessions()), "session " + number++);
         }
     }
 
     private void windowedTables(KStream<String, Long> x, KStream<String, Long> y) {
         TimeWindows window = TimeWindows.ofSizeAndGrace(ms(10), ms(30));
-        KTable<Windowed<String>, Long> counts = x.groupByKey(GROUPED).windowedBy(window).count(storedWindows());
+        KTable<Windowed<String>, Long> counts = x.groupByKey(GROUPED).windowedBy(window).count(stores.windows());
         KTable<Windowed<String>, Long> sums = y.groupByKey(GROUPED).windowedBy(window)
-            .reduce((all, each) -> (number(all) * 2 + number(each)) % 1000, storedWindows());
+            .reduce((all, each) -> (number(all) * 2 + number(each)) % 1000, stores.windows());
         windowed(counts.join(sums, JOINER), "inner");
         windowed(counts.leftJoin(sums, JOINER), "left");
         windowed(counts.outerJoin(sums, JOINER), "outer");
@@ -243,53 +241,53 @@ public class RandomTopologies {
         windowed(counts.mapValues(value -> value * 2).filter((key, value) -> value > 2), "mapped");
         windowed(counts.suppress(limit(7)), "suppressed");
         rows(counts.groupBy((key, value) -> KeyValue.pair(key.key(), value), GROUPED)
-            .reduce((all, each) -> all + each, (all, each) -> all - each, stored()), "grouped");
+            .reduce((all, each) -> all + each, (all, each) -> all - each, stores.keyValues()), "grouped");
         SessionWindows gap = SessionWindows.ofInactivityGapAndGrace(ms(4), ms(30));
-        KTable<Windowed<String>, Long> sessions = x.groupByKey(GROUPED).windowedBy(gap).count(storedSessions());
-        KTable<Windowed<String>, Long> others = y.groupByKey(GROUPED).windowedBy(gap).count(storedSessions());
+        KTable<Windowed<String>, Long> sessions = x.groupByKey(GROUPED).windowedBy(gap).count(stores.sessions());
+        KTable<Windowed<String>, Long> others = y.groupByKey(GROUPED).windowedBy(gap).count(stores.sessions());
         windowed(sessions.join(others, JOINER), "inner sessions");
         windowed(sessions.outerJoin(others, JOINER), "outer sessions");
         windowed(sessions.filter((key, value) -> value > 1), "filtered sessions");
         windowed(sessions.toStream().leftJoin(others, JOINER), "stream of sessions");
         rows(sessions.groupBy((key, value) -> KeyValue.pair(key.key(), value), GROUPED)
-            .reduce((all, each) -> all + each, (all, each) -> all - each, stored()), "grouped sessions");
+            .reduce((all, each) -> all + each, (all, each) -> all - each, stores.keyValues()), "grouped sessions");
     }
 
     private void closing(KStream<String, Long> x, KStream<String, Long> y) {
         KGroupedStream<String, Long> both = x.merge(y).groupByKey(GROUPED);
         TimeWindows window = TimeWindows.ofSizeAndGrace(ms(10), ms(9));
-        KTable<Windowed<String>, Long> counts = x.groupByKey(GROUPED).windowedBy(window).count(storedWindows());
-        KTable<Windowed<String>, Long> totals = both.windowedBy(window).emitStrategy(ON_CLOSE).count(storedWindows());
-        KTable<Windowed<String>, Long> own = y.groupByKey(GROUPED).windowedBy(window).emitStrategy(ON_CLOSE).count(storedWindows());
+        KTable<Windowed<String>, Long> counts = x.groupByKey(GROUPED).windowedBy(window).count(stores.windows());
+        KTable<Windowed<String>, Long> totals = both.windowedBy(window).emitStrategy(ON_CLOSE).count(stores.windows());
+        KTable<Windowed<String>, Long> own = y.groupByKey(GROUPED).windowedBy(window).emitStrategy(ON_CLOSE).count(stores.windows());
         windowed(counts.outerJoin(totals, JOINER), "outer");
         windowed(totals.join(own, JOINER), "inner");
         windowed(totals.leftJoin(totals, JOINER), "self");
         windowed(counts.toStream().leftJoin(totals, JOINER), "stream");
         windowed(both.windowedBy(TimeWindows.ofSizeAndGrace(ms(10), ms(30)).advanceBy(ms(4)))
-            .emitStrategy(ON_CLOSE).count(storedWindows()), "hopping");
+            .emitStrategy(ON_CLOSE).count(stores.windows()), "hopping");
         windowed(both.windowedBy(SlidingWindows.ofTimeDifferenceAndGrace(ms(6), ms(30)))
-            .emitStrategy(ON_CLOSE).count(storedWindows()), "sliding");
+            .emitStrategy(ON_CLOSE).count(stores.windows()), "sliding");
         windowed(both.windowedBy(SessionWindows.ofInactivityGapAndGrace(ms(5), ms(30)))
-            .emitStrategy(ON_CLOSE).count(storedSessions()), "sessions");
+            .emitStrategy(ON_CLOSE).count(stores.sessions()), "sessions");
     }
 
     private void suppressed(KTable<String, Long> x, KTable<String, Long> y, KGroupedStream<String, Long> z) {
         Suppressed<Windowed> closes = Suppressed.untilWindowCloses(Suppressed.BufferConfig.unbounded());
         Suppressed<String> two = Suppressed.untilTimeLimit(ms(8), Suppressed.BufferConfig.maxRecords(2).emitEarlyWhenFull());
-        windowed(z.windowedBy(TimeWindows.ofSizeAndGrace(ms(10), ms(4))).count(storedWindows()).suppress(closes), "windows");
-        windowed(z.windowedBy(SessionWindows.ofInactivityGapAndGrace(ms(5), ms(6))).count(storedSessions()).suppress(closes),
+        windowed(z.windowedBy(TimeWindows.ofSizeAndGrace(ms(10), ms(4))).count(stores.windows()).suppress(closes), "windows");
+        windowed(z.windowedBy(SessionWindows.ofInactivityGapAndGrace(ms(5), ms(6))).count(stores.sessions()).suppress(closes),
             "sessions");
-        windowed(z.windowedBy(SlidingWindows.ofTimeDifferenceAndGrace(ms(6), ms(5))).count(storedWindows()).suppress(closes),
+        windowed(z.windowedBy(SlidingWindows.ofTimeDifferenceAndGrace(ms(6), ms(5))).count(stores.windows()).suppress(closes),
             "sliding");
         rows(x.suppress(limit(8)), "limit");
         rows(x.suppress(limit(0)), "no limit");
         rows(x.suppress(two), "two");
         rows(byRest(x.suppress(two), 2)
-            .aggregate(() -> 0L, (key, each, all) -> all + each, (key, each, all) -> all - each, stored()), "sum of two");
+            .aggregate(() -> 0L, (key, each, all) -> all + each, (key, each, all) -> all - each, stores.keyValues()), "sum of two");
         rows(x.outerJoin(y, JOINER).suppress(limit(5)), "joined");
         rows(x.filter((key, value) -> value > 3).suppress(limit(5)), "filtered before");
         rows(x.suppress(limit(5)).filter((key, value) -> value > 3), "filtered after");
-        rows(byRest(x, 2).count(stored()).suppress(limit(9)), "count");
+        rows(byRest(x, 2).count(stores.keyValues()).suppress(limit(9)), "count");
         rows(x.suppress(limit(5)).suppress(limit(5)), "twice");
     }
 
@@ -297,12 +295,12 @@ public class RandomTopologies {
         Aggregator<String, Long, Long> one = (key, each, all) -> all + number(each);
         CogroupedKStream<String, Long> both =
             x.cogroup(one).cogroup(y, (key, each, all) -> (all * 2 - number(each) + 1000) % 1000);
-        rows(both.aggregate(() -> 1L, stored()), "all");
-        windowed(both.windowedBy(TimeWindows.ofSizeAndGrace(ms(10), ms(4))).aggregate(() -> 1L, storedWindows()), "windows");
-        windowed(both.windowedBy(SlidingWindows.ofTimeDifferenceAndGrace(ms(6), ms(5))).aggregate(() -> 1L, storedWindows()),
+        rows(both.aggregate(() -> 1L, stores.keyValues()), "all");
+        windowed(both.windowedBy(TimeWindows.ofSizeAndGrace(ms(10), ms(4))).aggregate(() -> 1L, stores.windows()), "windows");
+        windowed(both.windowedBy(SlidingWindows.ofTimeDifferenceAndGrace(ms(6), ms(5))).aggregate(() -> 1L, stores.windows()),
             "sliding");
         windowed(both.windowedBy(SessionWindows.ofInactivityGapAndGrace(ms(5), ms(6)))
-            .aggregate(() -> 1L, (key, first, second) -> (first + 100 * second) % 1000, storedSessions()), "sessions");
+            .aggregate(() -> 1L, (key, first, second) -> (first + 100 * second) % 1000, stores.sessions()), "sessions");
     }
 
     private void globalTables(KStream<String, Long> x, GlobalKTable<String, Long> y) {
@@ -312,42 +310,42 @@ public class RandomTopologies {
     }
 
     private void diamonds(KStream<String, Long> x, KStream<String, Long> y) {
-        KTable<String, Long> counts = x.groupByKey(GROUPED).count(stored());
-        KTable<String, Long> largest = x.merge(y).groupByKey(GROUPED).reduce(Math::max, stored());
+        KTable<String, Long> counts = x.groupByKey(GROUPED).count(stores.keyValues());
+        KTable<String, Long> largest = x.merge(y).groupByKey(GROUPED).reduce(Math::max, stores.keyValues());
         send(x.leftJoin(counts, JOINER, JOINED), "self");
         send(y.leftJoin(largest, JOINER, JOINED), "largest");
         rows(counts.leftJoin(largest, JOINER), "tables");
         rows(counts.outerJoin(largest.filter((key, value) -> value > 4), JOINER), "filtered");
-        rows(byRest(largest, 2).count(stored()).leftJoin(largest, JOINER), "grouped");
+        rows(byRest(largest, 2).count(stores.keyValues()).leftJoin(largest, JOINER), "grouped");
         rows(counts.join(counts, JOINER), "counts");
         KStream<String, Long> several = x.flatMapValues(value ->
             value == null ? List.<Long>of() : value % 3 == 0 ? List.of(value, value + 1, value + 2) : List.of(value));
-        rows(several.merge(y).groupByKey(GROUPED).count(stored()), "several");
+        rows(several.merge(y).groupByKey(GROUPED).count(stores.keyValues()), "several");
         send(several.leftJoin(largest, JOINER, JOINED), "several largest");
-        rows(several.toTable(stored()).outerJoin(largest, JOINER), "table of several");
+        rows(several.toTable(stores.keyValues()).outerJoin(largest, JOINER), "table of several");
         rows(x.merge(y).groupByKey(GROUPED).aggregate(
-            () -> 0L, (key, each, all) -> all + each > 20 ? null : all + each, stored()), "aggregate with deletions");
-        rows(x.merge(y).groupByKey(GROUPED).reduce((all, each) -> all + each > 15 ? null : all + each, stored()),
+            () -> 0L, (key, each, all) -> all + each > 20 ? null : all + each, stores.keyValues()), "aggregate with deletions");
+        rows(x.merge(y).groupByKey(GROUPED).reduce((all, each) -> all + each > 15 ? null : all + each, stores.keyValues()),
             "reduction with deletions");
     }
 
     private void repartitions(KStream<String, Long> x, KStream<String, Long> y, KTable<String, Long> z) {
         KStream<String, Long> keyed = x.filter((key, value) -> value != null).selectKey((key, value) -> abc(value));
-        windowed(keyed.groupByKey(GROUPED).windowedBy(TimeWindows.ofSizeAndGrace(ms(10), ms(5))).count(storedWindows()), "count");
+        windowed(keyed.groupByKey(GROUPED).windowedBy(TimeWindows.ofSizeAndGrace(ms(10), ms(5))).count(stores.windows()), "count");
         send(keyed.leftJoin(z, JOINER, JOINED), "with table");
         send(keyed.join(y, JOINER, JoinWindows.ofTimeDifferenceAndGrace(ms(5), ms(9)), StreamJoined.with(STRING, LONG, LONG)),
             "with stream");
         rows(keyed.leftJoin(y, JOINER, JoinWindows.ofTimeDifferenceAndGrace(ms(5), ms(3)), StreamJoined.with(STRING, LONG, LONG))
-            .groupByKey(GROUPED).count(stored()), "count of joined");
+            .groupByKey(GROUPED).count(stores.keyValues()), "count of joined");
         rows(y.flatMap((key, value) -> value == null ? List.<KeyValue<String, Long>>of()
             : List.of(KeyValue.pair("a", value), KeyValue.pair("b", value + 1)))
-            .groupByKey(GROUPED).reduce((all, each) -> (all * 3 + each) % 1000, stored()), "flat");
-        rows(keyed.toTable(stored()).outerJoin(z, JOINER), "table");
-        rows(keyed.merge(y).groupByKey(GROUPED).count(stored()), "merged");
+            .groupByKey(GROUPED).reduce((all, each) -> (all * 3 + each) % 1000, stores.keyValues()), "flat");
+        rows(keyed.toTable(stores.keyValues()).outerJoin(z, JOINER), "table");
+        rows(keyed.merge(y).groupByKey(GROUPED).count(stores.keyValues()), "merged");
         rows(x.filter((key, value) -> value != null).groupBy((key, value) -> value % 2 == 0 ? "even" : null, GROUPED)
-            .reduce((all, each) -> all + each, stored()), "no key");
+            .reduce((all, each) -> all + each, stores.keyValues()), "no key");
         windowed(x.outerJoin(y, JOINER, JoinWindows.ofTimeDifferenceAndGrace(ms(4), ms(3)), StreamJoined.with(STRING, LONG, LONG))
-            .groupByKey(GROUPED).windowedBy(TimeWindows.ofSizeAndGrace(ms(10), ms(5))).count(storedWindows()), "windows of joined");
+            .groupByKey(GROUPED).windowedBy(TimeWindows.ofSizeAndGrace(ms(10), ms(5))).count(stores.windows()), "windows of joined");
     }
 
     private void processors(KStream<String, Long> x, KStream<String, Long> y) {
@@ -358,7 +356,7 @@ public class RandomTopologies {
             Stores.persistentVersionedKeyValueStore("versions", ms(20)), STRING, LONG));
         KStream<String, Long> ticked = x.process(Ticking::new, "sums");
         send(ticked, "ticking");
-        rows(ticked.groupByKey(GROUPED).count(stored()), "count of ticking");
+        rows(ticked.groupByKey(GROUPED).count(stores.keyValues()), "count of ticking");
         send(x.merge(y).process(Windowing::new, "values"), "windowing");
         send(y.processValues(Remembering::new, "versions"), "remembering");
     }
@@ -432,28 +430,11 @@ public class RandomTopologies {
     }
 
     private KTable<String, Long> table(String topic) {
-        return builder.table(topic, Consumed.with(STRING, LONG), stored());
+        return builder.table(topic, Consumed.with(STRING, LONG), stores.keyValues());
     }
 
     private KTable<String, Long> versioned(String topic, long historyMs) {
-        return builder.table(topic, Consumed.with(STRING, LONG),
-            Materialized.<String, Long>as(Stores.persistentVersionedKeyValueStore("store-" + stores++, ms(historyMs)))
-                .withKeySerde(STRING).withValueSerde(LONG));
-    }
-
-    private Materialized<String, Long, KeyValueStore<Bytes, byte[]>> stored() {
-        return Materialized.<String, Long, KeyValueStore<Bytes, byte[]>>as("store-" + stores++)
-            .withKeySerde(STRING).withValueSerde(LONG);
-    }
-
-    private Materialized<String, Long, WindowStore<Bytes, byte[]>> storedWindows() {
-        return Materialized.<String, Long, WindowStore<Bytes, byte[]>>as("store-" + stores++)
-            .withKeySerde(STRING).withValueSerde(LONG);
-    }
-
-    private Materialized<String, Long, SessionStore<Bytes, byte[]>> storedSessions() {
-        return Materialized.<String, Long, SessionStore<Bytes, byte[]>>as("store-" + stores++)
-            .withKeySerde(STRING).withValueSerde(LONG);
+        return builder.table(topic, Consumed.with(STRING, LONG), stores.versioned(ms(historyMs)));
     }
 
     private void send(KStream<String, Long> results, String topic) {
