@@ -7,6 +7,8 @@ import struct
 from types import TracebackType
 from typing import Any, Self
 
+from millrace.kafka_protocol.calls.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from millrace.kafka_protocol.calls.find_coordinator import FindCoordinatorRequest
 from millrace.kafka_protocol.data.request_header import RequestHeader
 from millrace.kafka_protocol.lookup import (
     request_header_version,
@@ -15,6 +17,8 @@ from millrace.kafka_protocol.lookup import (
 )
 from millrace.kafka_protocol.message import Message
 from millrace_broker.testing import EmbeddedBroker
+
+from .waiting import Stall
 
 
 def written(request: Message, version: int, correlation_id: int = 0, client_id: str | None = "wire") -> bytes:
@@ -76,3 +80,28 @@ class KafkaWire:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.sock.close()
+
+
+def find_coordinator(wire: KafkaWire, key_type: int, key: str) -> None:
+    """Wait until a group (0) or a transactional id (1) has its coordinator."""
+    request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=(key,))
+    stall = Stall("the coordinator")
+    while wire.call(request, 6).coordinators[0].error_code:
+        stall.check()
+
+
+def join_consumer_group(wire: KafkaWire, topic: str) -> Any:
+    """Make ``m`` the member of a consumer group that has the name of its topic, and return the heartbeat's answer."""
+    find_coordinator(wire, 0, topic)
+    request = ConsumerGroupHeartbeatRequest(
+        group_id=topic,
+        member_id="m",
+        member_epoch=0,
+        rebalance_timeout_ms=60_000,
+        subscribed_topic_names=(topic,),
+        topic_partitions=(),
+    )
+    stall = Stall("the group")
+    while (joined := wire.call(request, 1)).error_code:
+        stall.check()
+    return joined

@@ -19,7 +19,6 @@ from millrace.errors import (
 )
 from millrace.kafka_protocol.calls import (
     alter_configs,
-    consumer_group_heartbeat,
     create_partitions,
     delete_topics,
     describe_cluster,
@@ -31,14 +30,13 @@ from millrace.kafka_protocol.calls import (
     list_transactions,
     offset_commit,
 )
-from millrace.kafka_protocol.calls.find_coordinator import FindCoordinatorRequest
 from millrace.kafka_protocol.calls.init_producer_id import InitProducerIdRequest
 from millrace.kafka_protocol.calls.metadata import MetadataRequest, MetadataRequestTopic
 from millrace_broker.api import list_offsets as offsets_handler
 from millrace_broker.testing import EmbeddedBroker
 
 from .kafka_clients import create_topic
-from .kafka_wire import KafkaWire
+from .kafka_wire import KafkaWire, find_coordinator, join_consumer_group
 from .waiting import Stall
 
 _MISMATCHED_ENDPOINT_TYPE, _UNSUPPORTED_ENDPOINT_TYPE = 114, 115
@@ -49,12 +47,6 @@ def wire(module_broker: EmbeddedBroker, topic: str) -> Iterator[KafkaWire]:
     create_topic(module_broker, topic)
     with KafkaWire(module_broker) as opened:
         yield opened
-
-
-def _find_coordinator(wire: KafkaWire, key_type: int, key: str) -> None:
-    stall = Stall("the coordinator")
-    while wire.call(FindCoordinatorRequest(key_type=key_type, coordinator_keys=(key,)), 6).coordinators[0].error_code:
-        stall.check()
 
 
 def test_a_topic_that_a_request_names_twice_or_by_name_and_id_is_not_deleted(
@@ -130,7 +122,7 @@ def test_transactions_are_listed_by_patterns_whose_time_is_linear(
     wire: KafkaWire, pattern: str, is_listed: bool
 ) -> None:
     name = "a" * 60
-    _find_coordinator(wire, 1, name)
+    find_coordinator(wire, 1, name)
     stall = Stall("the producer id")
     while wire.call(InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000), 5).error_code:
         stall.check()
@@ -198,7 +190,7 @@ def test_all_options_are_described_if_none_is_named(wire: KafkaWire, topic: str)
 def test_a_commit_with_an_old_member_epoch_gets_the_error_of_its_version(
     wire: KafkaWire, topic: str, version: int, error: Any
 ) -> None:
-    _join(wire, topic)
+    join_consumer_group(wire, topic)
     partition = offset_commit.OffsetCommitRequestPartition(
         partition_index=0, committed_offset=1, committed_metadata=None
     )
@@ -212,7 +204,7 @@ def test_a_commit_with_an_old_member_epoch_gets_the_error_of_its_version(
 
 
 def test_a_consumer_of_an_empty_group_id_finds_its_coordinator_and_commits(wire: KafkaWire, topic: str) -> None:
-    _find_coordinator(wire, 0, "")
+    find_coordinator(wire, 0, "")
     partition = offset_commit.OffsetCommitRequestPartition(
         partition_index=0, committed_offset=1, committed_metadata=None
     )
@@ -223,24 +215,8 @@ def test_a_consumer_of_an_empty_group_id_finds_its_coordinator_and_commits(wire:
         stall.check()
 
 
-def _join(wire: KafkaWire, topic: str) -> None:
-    """Make ``m`` the member of a consumer group that has the name of its topic."""
-    _find_coordinator(wire, 0, topic)
-    request = consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
-        group_id=topic,
-        member_id="m",
-        member_epoch=0,
-        rebalance_timeout_ms=60_000,
-        subscribed_topic_names=(topic,),
-        topic_partitions=(),
-    )
-    stall = Stall("the group")
-    while wire.call(request, 1).error_code:
-        stall.check()
-
-
 def test_groups_have_kafkas_names_of_their_types(wire: KafkaWire, topic: str) -> None:
-    _join(wire, topic)
+    join_consumer_group(wire, topic)
     found = wire.call(list_groups.ListGroupsRequest(states_filter=(), types_filter=("CONSUMER",)), 5).groups
     assert {each.group_type for each in found} == {"consumer"}
     assert topic in {each.group_id for each in found}

@@ -20,9 +20,7 @@ from millrace.errors import (
 from millrace.kafka_protocol.calls.add_offsets_to_txn import AddOffsetsToTxnRequest
 from millrace.kafka_protocol.calls.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from millrace.kafka_protocol.calls.api_versions import ApiVersionsRequest
-from millrace.kafka_protocol.calls.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from millrace.kafka_protocol.calls.end_txn import EndTxnRequest
-from millrace.kafka_protocol.calls.find_coordinator import FindCoordinatorRequest
 from millrace.kafka_protocol.calls.init_producer_id import InitProducerIdRequest
 from millrace.kafka_protocol.calls.offset_fetch import (
     OffsetFetchRequest,
@@ -39,7 +37,7 @@ from millrace.records import Record, build_rows_batch
 from millrace_broker.testing import EmbeddedBroker
 
 from .kafka_clients import consumer, create_topic, read
-from .kafka_wire import KafkaWire
+from .kafka_wire import KafkaWire, find_coordinator, join_consumer_group
 from .waiting import Stall
 
 
@@ -106,15 +104,8 @@ class Producer(NamedTuple):
         return found
 
 
-def _find_coordinator(wire: KafkaWire, key_type: int, key: str) -> None:
-    request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=(key,))
-    stall = Stall("the coordinator")
-    while wire.call(request, 6).coordinators[0].error_code:
-        stall.check()
-
-
 def _producer(wire: KafkaWire, name: str) -> Producer:
-    _find_coordinator(wire, 1, name)
+    find_coordinator(wire, 1, name)
     stall = Stall("the producer id")
     request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
     answer = wire.call(request, 5)
@@ -172,7 +163,7 @@ def test_offsets_add_themselves_to_the_transaction(module_broker: EmbeddedBroker
             committed: int = found.committed_offset
             return committed
 
-        _find_coordinator(wire, 0, topic)
+        find_coordinator(wire, 0, topic)
         producer = _producer(wire, topic)
         assert producer.commit_offset(topic, topic, 5) == 0
         producer = producer.end(committed=False)
@@ -188,18 +179,7 @@ def test_offsets_with_an_old_member_epoch_are_refused_as_of_an_old_generation(
     """Java's producer aborts the transaction then. At an error that it does not know, it fails for ever."""
     create_topic(module_broker, topic)
     with KafkaWire(module_broker) as wire:
-        _find_coordinator(wire, 0, topic)
-        joining = ConsumerGroupHeartbeatRequest(
-            group_id=topic,
-            member_id="m",
-            member_epoch=0,
-            rebalance_timeout_ms=60_000,
-            subscribed_topic_names=(topic,),
-            topic_partitions=(),
-        )
-        stall = Stall("the group")
-        while (joined := wire.call(joining, 1)).error_code:
-            stall.check()
+        joined = join_consumer_group(wire, topic)
         producer = _producer(wire, topic)
         old = producer.commit_offset(topic, topic, 1, member_id="m", generation_id=joined.member_epoch + 1)
         assert old == IllegalGenerationError.code
@@ -222,7 +202,7 @@ def test_a_partition_that_an_earlier_producer_did_not_add_is_refused_with_the_er
 def test_a_fenced_producer_adds_nothing(module_broker: EmbeddedBroker, topic: str) -> None:
     create_topic(module_broker, topic)
     with KafkaWire(module_broker) as wire:
-        _find_coordinator(wire, 0, topic)
+        find_coordinator(wire, 0, topic)
         first = _producer(wire, topic)
         second = _producer(wire, topic)
         assert first.send(topic, b"x") == InvalidProducerEpochError.code

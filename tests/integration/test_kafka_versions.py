@@ -12,7 +12,6 @@ from millrace.config.broker import BrokerConfig
 from millrace.errors import InvalidRequestError, UnsupportedVersionError
 from millrace.kafka_protocol.calls.describe_groups import DescribeGroupsRequest
 from millrace.kafka_protocol.calls.fetch import FetchPartition, FetchRequest, FetchTopic
-from millrace.kafka_protocol.calls.find_coordinator import FindCoordinatorRequest
 from millrace.kafka_protocol.calls.init_producer_id import InitProducerIdRequest
 from millrace.kafka_protocol.calls.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from millrace.kafka_protocol.calls.metadata import MetadataRequest, MetadataRequestTopic
@@ -36,7 +35,7 @@ from millrace_broker.kafka_api import KafkaState, kafka_calls
 from millrace_broker.testing import EmbeddedBroker
 
 from .kafka_clients import create_topic
-from .kafka_wire import KafkaWire
+from .kafka_wire import KafkaWire, find_coordinator
 from .waiting import Stall
 
 _VERSIONS = {key: call.versions for key, call in kafka_calls(KafkaState(BrokerConfig.load({}))).items()}
@@ -64,12 +63,6 @@ def _topic_id(wire: KafkaWire, topic: str) -> UUID:
     (found,) = wire.call(MetadataRequest(topics=(MetadataRequestTopic(name=topic),)), 12).topics
     topic_id: UUID = found.topic_id
     return topic_id
-
-
-def _find_coordinator(wire: KafkaWire, group: str) -> None:
-    stall = Stall("the coordinator")
-    while wire.call(FindCoordinatorRequest(key=group), 3).error_code:
-        stall.check()
 
 
 @pytest.mark.parametrize("key", sorted(_VERSIONS), ids=lambda key: ApiKey(key).name.lower())
@@ -104,7 +97,7 @@ def test_offsets_are_listed_in_each_version(wire: KafkaWire, module_broker: Embe
 
 @pytest.mark.parametrize("version", _VERSIONS[ApiKey.DESCRIBE_GROUPS])
 def test_a_group_that_does_not_exist_is_dead_or_unknown_by_the_version(wire: KafkaWire, version: int) -> None:
-    _find_coordinator(wire, "no-such-group")
+    find_coordinator(wire, 0, "no-such-group")
     request = DescribeGroupsRequest(groups=("no-such-group",), include_authorized_operations=version >= 3)
     stall = Stall("the coordinator's groups")
     while (group := wire.call(request, version).groups[0]).error_code in _NOT_YET:
@@ -162,7 +155,7 @@ def test_offsets_are_committed_and_fetched_in_each_version(
 ) -> None:
     topic = group = f"commit-{version}"
     create_topic(module_broker, topic)
-    _find_coordinator(wire, group)
+    find_coordinator(wire, 0, group)
     topic_id = _topic_id(wire, topic)
     partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=5, committed_metadata=None)
     wanted = OffsetCommitRequestTopic(name=topic, topic_id=topic_id, partitions=(partition,))
