@@ -14,7 +14,6 @@ from uuid import UUID
 
 from millrace.errors import (
     FencedMemberEpochError,
-    GroupIdNotFoundError,
     MillraceError,
     StaleMemberEpochError,
     UnknownMemberError,
@@ -126,7 +125,7 @@ class ConsumerMember(KafkaClient):
             if self._positions and (is_late or self.choose.random() < 0.4):
                 await self._commit(self._positions)
             await self.rest()
-        if self.choose.random() < 0.5:
+        if self.choose.random() < 0.5 and self._epoch != _JOIN:  # else there may be no group to leave
             await self._commit(self._positions)
             self._positions, self.holds = {}, frozenset()
             await self._send(_LEAVE)
@@ -136,8 +135,6 @@ class ConsumerMember(KafkaClient):
         try:
             assigned = await self._send(self._epoch)
         except MillraceError as error:
-            if isinstance(error, GroupIdNotFoundError) and self._epoch != _JOIN:
-                raise
             if not error.retriable:
                 raise
             self._is_full = True
