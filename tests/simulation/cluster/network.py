@@ -233,7 +233,13 @@ class Network:
     # --- messages --------------------------------------------------------------------------------------------
 
     def _send(self, source: str, target: str, arrive: Callable[[], None], call: _Pending | None = None) -> None:
-        """Deliver a message, or let the caller of ``call`` eventually detect its loss."""
+        """Deliver a message, or let the caller of ``call`` eventually detect its loss.
+
+        A process that is killed in a write runs on to the end of its callback, and sends nothing.
+        """
+        sender = current.get()
+        if sender is not None and sender.is_dead:
+            return
         if (source, target) in self._held:
             if call is not None:  # the notice that a caller has stopped waiting never arrives
                 self._held[source, target].append(_Message(arrive, self._process_at(target)))

@@ -12,9 +12,9 @@ from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from millrace_broker.replication.core.follower import FetchFrom
-
 PartitionT = TypeVar("PartitionT", bound=Hashable)
+FetchT = TypeVar("FetchT")
+"""The fetch of a partition. Two fetches are equal only if the leader's answers to them are interchangeable."""
 
 NO_SESSION: Final = 0
 FIRST_EPOCH: Final = 0
@@ -28,7 +28,7 @@ def next_epoch(epoch: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionRequest(Generic[PartitionT]):
+class SessionRequest(Generic[PartitionT, FetchT]):
     """A fetch request: partitions that are new or changed, and forgotten partitions.
 
     A full request names all partitions.
@@ -36,7 +36,7 @@ class SessionRequest(Generic[PartitionT]):
 
     session_id: int
     epoch: int
-    fetches: Mapping[PartitionT, FetchFrom]
+    fetches: Mapping[PartitionT, FetchT]
     forgotten: tuple[PartitionT, ...] = ()
 
     @property
@@ -45,17 +45,17 @@ class SessionRequest(Generic[PartitionT]):
         return self.epoch == FIRST_EPOCH
 
 
-class FetchSession(Generic[PartitionT]):
+class FetchSession(Generic[PartitionT, FetchT]):
     """The follower's side of a session with one source broker. One request is in flight at a time."""
 
     def __init__(self) -> None:
         self._id = NO_SESSION
         self._epoch = FIRST_EPOCH
-        self._told: dict[PartitionT, FetchFrom] = {}
+        self._told: dict[PartitionT, FetchT] = {}
 
     def request(
-        self, wanted: Mapping[PartitionT, FetchFrom], looked_at: Collection[PartitionT] | None = None
-    ) -> SessionRequest[PartitionT]:
+        self, wanted: Mapping[PartitionT, FetchT], looked_at: Collection[PartitionT] | None = None
+    ) -> SessionRequest[PartitionT, FetchT]:
         """Return the next request, for the partitions that are ready to be fetched.
 
         ``looked_at`` holds all partitions in which ``wanted`` may differ from the previous request; None means any. A

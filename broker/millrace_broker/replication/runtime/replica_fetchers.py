@@ -176,7 +176,7 @@ class SourceFetcher:
         self._followed: Final[dict[PartitionKey, HostedReplica]] = {}
         self._standing: Final[Asked] = {}
         """The fetch of each fetchable partition, with replica and state machine; ``_fetches`` has only the fetches."""
-        self._fetches: Final[dict[PartitionKey, FetchFrom]] = {}
+        self._fetches: Final[dict[PartitionKey, wire.ReplicaFetch]] = {}
         self._changed: set[PartitionKey] = set()
         """Partitions whose request may differ from the last one."""
         self._all_asked_ms = 0
@@ -187,7 +187,7 @@ class SourceFetcher:
         self._replicas: Final = replicas
         self.source: Final = source
         """The source broker."""
-        self._session: Final[FetchSession[PartitionKey]] = FetchSession()
+        self._session: Final[FetchSession[PartitionKey, wire.ReplicaFetch]] = FetchSession()
         self._woken: Final = asyncio.Event()
         self._call: asyncio.Task[Any] | None = None
         self._has_failed = False
@@ -278,7 +278,8 @@ class SourceFetcher:
             if replica is None or follower is None or question is None:
                 continue
             if isinstance(question, FetchFrom):
-                self._standing[key], self._fetches[key] = (replica, follower, question), question
+                self._standing[key] = replica, follower, question
+                self._fetches[key] = wire.ReplicaFetch(replica.topic_id.bytes, question)
             else:
                 asked[key] = (replica, follower, question)
         return asked
@@ -286,16 +287,13 @@ class SourceFetcher:
     # --- requests --------------------------------------------------------------------------------------------
 
     async def _fetch(
-        self, fetches: Mapping[PartitionKey, FetchFrom], looked_at: Collection[PartitionKey] | None = None
+        self, fetches: Mapping[PartitionKey, wire.ReplicaFetch], looked_at: Collection[PartitionKey] | None = None
     ) -> None:
         """Send a fetch; ``looked_at`` has all partitions in which it may differ from the previous fetch."""
         config, asked = self._config, self._standing
         request = self._session.request(fetches, looked_at)
-        topic_ids = {key[0]: asked[key][0].topic_id.bytes for key in request.fetches}
         try:
-            answer = await self._answer(
-                "Fetch", wire.fetch_request(request, config, topic_ids), decode=wire.read_answer
-            )
+            answer = await self._answer("Fetch", wire.fetch_request(request, config), decode=wire.read_answer)
             if answer is None:
                 self._session.failed(is_session_lost=False)
                 return

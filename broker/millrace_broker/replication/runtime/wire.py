@@ -13,13 +13,20 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.fetch_response import read_fetch_response, read_session_id
 from millrace.protocol.item_errors import error_in
 from millrace_broker.purgatory import PartitionKey
-from millrace_broker.replication.core import EpochEnd, SessionRequest
+from millrace_broker.replication.core import EpochEnd, FetchFrom, SessionRequest
 from millrace_broker.replication.core.follower import AskEpochEnd, AskLogBounds
 from millrace_broker.replication.runtime.fetch_sessions import FollowerFetch
 
 T = TypeVar("T")
 
 _LATEST, _EARLIEST = -1, -2
+
+
+class ReplicaFetch(NamedTuple):
+    """A partition's part of a fetch request. The topic id tells a topic from an earlier one of the same name."""
+
+    topic_id: bytes
+    fetch: FetchFrom
 
 
 class ReplicaRecords(NamedTuple):
@@ -33,9 +40,7 @@ class ReplicaRecords(NamedTuple):
     log_start_offset: int
 
 
-def fetch_request(
-    request: SessionRequest[PartitionKey], config: BrokerConfig, topic_ids: Mapping[str, bytes]
-) -> pb.FetchRequest:
+def fetch_request(request: SessionRequest[PartitionKey, ReplicaFetch], config: BrokerConfig) -> pb.FetchRequest:
     """Build the fetch request of a follower's broker."""
     message = pb.FetchRequest(
         replica_id=config.broker_id,
@@ -46,8 +51,8 @@ def fetch_request(
         session_epoch=request.epoch,
     )
     for name, fetches in _by_topic(request.fetches.items()):
-        topic = message.topics.add(name=name, topic_id=topic_ids.get(name, b""))
-        for number, fetch in fetches:
+        topic = message.topics.add(name=name, topic_id=fetches[0][1].topic_id)
+        for number, (_, fetch) in fetches:
             partition = topic.partitions.add(
                 partition=number,
                 fetch_offset=fetch.offset,

@@ -14,7 +14,7 @@ def at(offset: int) -> FetchFrom:
 
 
 def test_after_the_first_answer_only_changes_are_named() -> None:
-    session: FetchSession[str] = FetchSession()
+    session: FetchSession[str, FetchFrom] = FetchSession()
     assert session.request({"a": at(0), "b": at(0)}).is_full
     session.answered(77)
     request = session.request({"a": at(5), "c": at(1)})
@@ -27,7 +27,7 @@ def test_after_the_first_answer_only_changes_are_named() -> None:
 
 
 def test_an_error_starts_again() -> None:
-    session: FetchSession[str] = FetchSession()
+    session: FetchSession[str, FetchFrom] = FetchSession()
     session.request({"a": at(0)})
     session.answered(77)
     session.failed(is_session_lost=False)
@@ -38,7 +38,7 @@ def test_an_error_starts_again() -> None:
 
 
 def test_epochs_go_round_without_the_first() -> None:
-    session: FetchSession[str] = FetchSession()
+    session: FetchSession[str, FetchFrom] = FetchSession()
     session.request({})
     session.answered(7)
     session._epoch = EPOCH_MAX
@@ -56,7 +56,7 @@ wanted = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 3).map(at))
 def test_a_leader_derives_the_wanted_partitions_from_the_changes(
     rounds: list[tuple[dict[str, FetchFrom], str]], is_known_what_changed: bool
 ) -> None:
-    session: FetchSession[str] = FetchSession()
+    session: FetchSession[str, FetchFrom] = FetchSession()
     kept: dict[str, FetchFrom] = {}
     before: dict[str, FetchFrom] = {}
     for number, (fetches, outcome) in enumerate(rounds):

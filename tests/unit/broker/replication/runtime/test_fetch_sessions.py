@@ -93,7 +93,7 @@ def test_an_ended_session_gets_no_notices() -> None:
 )
 def test_both_sides_mean_the_same_partitions(rounds: list[tuple[dict[Key, int], bool]]) -> None:
     """Lose some answers. After each request the leader's side has the partitions that the follower wants."""
-    sessions, own = FetchSessions(), FetchSession[Key]()
+    sessions, own = FetchSessions(), FetchSession[Key, FetchFrom]()
     for wanted, is_lost in rounds:
         questions = {
             key: FetchFrom(leader_epoch=0, offset=offset, last_epoch=None, log_start_offset=0)
