@@ -1,4 +1,8 @@
-"""Handler of OffsetFetch, which returns committed offsets, each group separately."""
+"""Handler of OffsetFetch, which returns committed offsets, each group separately.
+
+A coordinator that has been replaced, and does not know it, answers with an error. In Kafka it answers with the offsets
+that it knows. A program that reads, processes and writes in transactions would then process records again.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ async def handle(broker: Broker, request: pb.OffsetFetchRequest, context: Reques
     for wanted in request.groups:
         result = response.groups.add(group_id=wanted.group_id)
         try:
-            shard = await broker.groups.wait_for_shard(wanted.group_id, may_be_empty=True)
+            shard = await broker.groups.shard_to_read(wanted.group_id)
             entry = shard.entries.get(wanted.group_id)
             topics = {topic.name: tuple(topic.partitions) for topic in wanted.topics}
             if wanted.all_topics:

@@ -163,6 +163,15 @@ class Shards(Generic[S]):
                 await asyncio.wait([self._loading[number]], timeout=_LOADING_WAIT_S)
             return self.shard(number)
 
+    async def shard_to_read(self, number: int) -> S:
+        """Return the shard of a partition when it has all that was written before the call, by any leader.
+
+        Raises the errors of ``shard`` and of ``StateLog.check_leads``.
+        """
+        await self.wait_for_shard(number)
+        await self._logs[number].check_leads()
+        return self.shard(number)  # the shard may have been closed meanwhile
+
     async def wait_until_loaded(self, number: int) -> S:
         """Return the shard of a partition, after its load. Raises the errors of ``shard``."""
         if number in self._loading:
@@ -257,6 +266,7 @@ class ShardFactory:
             partitions=self._partitions,
             appends=self._appends,
             waiting=self._replicas.waiting,
+            leadership_checks=self._replicas.leadership_checks,
             executors=self._executors,
             clock=self._clock,
         )

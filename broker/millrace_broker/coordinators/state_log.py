@@ -57,6 +57,7 @@ from millrace_broker.replication.core import Leader
 from millrace_broker.replication.runtime import ACKNOWLEDGED_WITHIN_S, Appends, PartitionDirectory, ServedPartition
 from millrace_broker.replication.runtime.delayed_produce import DelayedProduce
 from millrace_broker.replication.runtime.hosted import HostedReplica
+from millrace_broker.replication.runtime.leadership_checks import LeadershipChecks
 from millrace_broker.runtime import Clock, Executors
 
 _logger: Final = logging.getLogger(__name__)
@@ -169,6 +170,7 @@ class StateLog:
         partitions: PartitionDirectory,
         appends: Appends,
         waiting: DelayedProduce,
+        leadership_checks: LeadershipChecks,
         executors: Executors,
         clock: Clock,
     ) -> None:
@@ -177,6 +179,7 @@ class StateLog:
         self._partitions: Final = partitions
         self._appends: Final = appends
         self._waiting: Final = waiting
+        self._leadership_checks: Final = leadership_checks
         self._executors: Final = executors
         self._clock: Final = clock
         self._pending: deque[_Append] = deque()
@@ -218,6 +221,22 @@ class StateLog:
             await self._executors.run_io(log.flush)
         await self._waiting.committed(partition.replica, end_offset)
         await self._executors.run_io(_load, log, visit)
+
+    async def check_leads(self) -> None:
+        """Return when it is known that no other broker led the partition when the call began.
+
+        The state that was loaded from the log, and what was appended since, is then up to date. Raises
+        ``NotCoordinatorError``, and ``CoordinatorNotAvailableError`` after ``offsets.commit.timeout.ms``.
+        """
+        with coordinator_errors():
+            replica = self._partition().replica
+            if replica.leader is not self._leader:
+                raise NotLeaderError(f"{self.name} has been loaded again, because its leader has changed")
+            try:
+                async with asyncio.timeout(ACKNOWLEDGED_WITHIN_S):
+                    await self._leadership_checks.check(replica)
+            except TimeoutError:
+                raise late() from None
 
     # --- appending -----------------------------------------------------------------------------------------
 

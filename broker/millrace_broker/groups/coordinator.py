@@ -139,6 +139,14 @@ class GroupCoordinator:
         _check_id(group_id, may_be_empty=may_be_empty)
         return await self._shards.wait_for_shard(self._shards.number_of(group_id))
 
+    async def shard_to_read(self, group_id: str) -> GroupShard:
+        """Return the shard of a group when it has all that was committed before the call, by any coordinator.
+
+        Raises the errors of ``shard_of`` and of ``StateLog.check_leads``.
+        """
+        _check_id(group_id, may_be_empty=True)
+        return await self._shards.shard_to_read(self._shards.number_of(group_id))
+
     def find(self, group_id: str) -> GroupEntry | None:
         """Return the group, if it exists. Raises ``CoordinatorLoadInProgressError``, ``NotCoordinatorError``."""
         if self._shards.partition_count is None:

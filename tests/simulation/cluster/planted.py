@@ -19,6 +19,7 @@ from millrace.errors import MillraceError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.cluster.process_watch import ProcessWatch
 from millrace_broker.controller import elections
+from millrace_broker.coordinators import Shards
 from millrace_broker.decisions import Leadership
 from millrace_broker.log import PartitionLog
 from millrace_broker.log.producer_states import ProducerStates
@@ -332,6 +333,13 @@ PLANTED: Final[Mapping[str, Fault]] = {
             "millrace_broker.groups.classic_group.ClassicGroup.check_commit": lambda group, identity, now_ms, **_: None,
         },
         found_by=7,
+    ),
+    "offsets are read from a coordinator that has been replaced": Fault(
+        r"a group's offset went back",
+        {
+            "millrace_broker.coordinators.shards.Shards.shard_to_read": Shards.wait_for_shard,
+        },
+        found_by=820_124_593,
     ),
     "partitions are given to members before others have revoked them": Fault(
         r"gets Place.*, which consumer-\d owns, whose session has",

@@ -6,6 +6,7 @@
 * ``isr_changes``      ISR changes that leaders ask the controller for
 * ``fetch_sessions``   fetch sessions of followers; a request names only changed partitions (KIP-227)
 * ``serving``          answers to follower fetches
+* ``leadership_checks`` checks that this broker still leads, for reads of a coordinator's state
 * ``replica_fetchers`` the tasks that fetch from other brokers, several for each source broker
 * ``applying``         effects of a follower's state machine on its log
 * ``partitions``       partitions of this broker by name: topic, log, leadership

@@ -58,6 +58,10 @@ class FollowerSession:
         self.epoch = 1
         self.looked_at = (-1, 0)
         """The role number, and the time in ms, of the last check of all partitions."""
+        self.answered_in = 0
+        """The turn of ``LeadershipChecks`` at the last answer."""
+        self.asked_after = 0
+        """The turn of the answer after which the last request was sent."""
         self.fetches: Final[dict[PartitionKey, FollowerFetch]] = {}
         self.stirred: Final[dict[PartitionKey, None]] = {}
 
@@ -143,3 +147,10 @@ class FetchSessions:
         for follower in followers:
             for session in self._of_followers.get(follower, {}).values():
                 session.stir(key)
+
+    def follows_since(self, follower: int, key: PartitionKey, epoch: int, turn: int) -> bool:
+        """Return whether a follower has sent a request after an answer of this turn, and follows a leader epoch."""
+        return any(
+            session.asked_after >= turn and key in session.fetches and session.fetches[key].leader_epoch == epoch
+            for session in self._of_followers.get(follower, {}).values()
+        )

@@ -107,9 +107,9 @@ class ReplicaManager:
         """The calls that wait for replicas."""
         self.alter_partition: AlterPartition | None = None
         self._isr: Final = IsrChanges(self.waiting, self.now_ms, self.follow, lambda: self.alter_partition)
-        self._service: Final = FollowerService(
-            config.replica_lag_time_max_ms, executors=executors, reads=reads, logs=logs, replicas=self
-        )
+        self._service: Final = FollowerService(config, executors=executors, reads=reads, logs=logs, replicas=self)
+        self.leadership_checks: Final = self._service.checks
+        """Checks that this broker still leads."""
         self._fetchers: Final = Fetchers(config, executors=executors, logs=logs, peers=peers, replicas=self)
         self._alive: frozenset[int] | None = None
         self._tasks: Final = BackgroundTasks()
@@ -444,6 +444,7 @@ class ReplicaManager:
                 self.announce(replica)
         if outcome.alter_isr is not None:
             self._begin(self._isr.ask(replica, replica.leader, outcome.alter_isr))
+        self._service.checks.look_again()  # the ISR may have changed
 
     async def fetch(self, request: pb.FetchRequest, lease: Lease) -> FetchAnswer:
         """Answer a follower's fetch (see ``serving``)."""

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Final, NamedTuple, Protocol
 
+from millrace.config.broker import BrokerConfig
 from millrace.errors import (
     InconsistentTopicIdError,
     MillraceError,
@@ -39,6 +41,7 @@ from millrace_broker.replication.runtime.fetch_sessions import (
     FollowerSession,
 )
 from millrace_broker.replication.runtime.hosted import HostedReplica
+from millrace_broker.replication.runtime.leadership_checks import LeadershipChecks
 from millrace_broker.replication.runtime.throttles import Throttles
 from millrace_broker.replication.runtime.wire import changed_fetches, forgotten_fetches
 from millrace_broker.runtime import Executors
@@ -89,10 +92,15 @@ class FollowerService:
     """The answers to followers of partitions that this broker leads. For the event loop's thread."""
 
     def __init__(
-        self, lag_time_max_ms: int, *, executors: Executors, reads: LogReads, logs: LogManager, replicas: LedReplicas
+        self,
+        config: BrokerConfig,
+        *,
+        executors: Executors,
+        reads: LogReads,
+        logs: LogManager,
+        replicas: LedReplicas,
     ) -> None:
-        """``lag_time_max_ms`` is ``replica.lag.time.max.ms``."""
-        self._noted_anew_ms: Final = min(_NOTED_ANEW_MS, lag_time_max_ms // 4)
+        self._noted_anew_ms: Final = min(_NOTED_ANEW_MS, config.replica_lag_time_max_ms // 4)
         self._executors: Final = executors
         self._reads: Final = reads
         self._logs: Final = logs
@@ -102,6 +110,10 @@ class FollowerService:
         """Waiting fetches by follower, in order of arrival."""
         self._roles = 0
         self._is_closed = False
+        self.checks: Final = LeadershipChecks(
+            config.broker_id, self._sessions, lambda followers: self._wake(followers, is_urgent=True)
+        )
+        """The checks that this broker still leads."""
 
     def appended(self, replica: HostedReplica) -> None:
         """Wake the followers of a partition: records were appended."""
@@ -117,7 +129,7 @@ class FollowerService:
         """Mark a partition as changed; the next answers to its followers report it."""
         self._sessions.stir(replica.followers, replica.key)
 
-    def _wake(self, followers: tuple[int, ...], *, is_urgent: bool = False) -> None:
+    def _wake(self, followers: Iterable[int], *, is_urgent: bool = False) -> None:
         for follower in followers:
             for woken in self._waiting.get(follower, ()):
                 if not woken.done():
@@ -127,6 +139,7 @@ class FollowerService:
         """Have all waiting fetches check again that this broker leads their partitions."""
         self._roles += 1
         self.wake_all()
+        self.checks.look_again()
 
     def wake_all(self) -> None:
         """Have all waiting fetches check again."""
@@ -136,11 +149,13 @@ class FollowerService:
         """End all waits, because the broker stops."""
         self._is_closed = True
         self.wake_all()
+        self.checks.close()
 
     async def fetch(self, request: pb.FetchRequest, lease: Lease) -> FetchAnswer:
         """Answer a follower. Raises ``FetchSessionIdNotFoundError``, ``InvalidFetchSessionEpochError``."""
         session = self._sessions.of_request(request.session_id, request.session_epoch, request.replica_id)
         session.take(changed_fetches(request), forgotten_fetches(request))
+        self.checks.asked(session)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + request.max_wait_ms / 1000
         woken: asyncio.Future[bool] = loop.create_future()
@@ -157,6 +172,7 @@ class FollowerService:
                     continue
                 size_bytes, left_s = sum(map(len, records.values())), deadline - loop.time()
                 if size_bytes >= request.min_bytes or problems or is_urgent or left_s <= 0 or self._is_closed:
+                    self.checks.answered(session)
                     return self._answer(session, records, problems)
                 del records
                 lease.release()
