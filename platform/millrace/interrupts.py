@@ -79,6 +79,10 @@ class Uninterrupted:
             self._may_handle = True  # should the first handler have prevented the restoration of the second
 
     def _handle_arrived(self) -> None:
-        while self._arrived:
-            number, frame = self._arrived.pop()
-            self._handlers[number](number, frame)
+        """Run the handlers in the order of the signals, each one also if an earlier one raises."""
+        if self._arrived:
+            number, frame = self._arrived.pop(0)
+            try:
+                self._handlers[number](number, frame)
+            finally:
+                self._handle_arrived()

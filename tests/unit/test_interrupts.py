@@ -50,6 +50,30 @@ def test_a_signal_ends_a_wait_in_the_block(number: int) -> None:
     assert not steps
 
 
+def test_signals_are_handled_in_their_order_also_after_an_error() -> None:
+    handled: list[int] = []
+
+    def handle(number: int, _: object) -> None:
+        handled.append(number)
+        raise KeyboardInterrupt
+
+    def work() -> None:
+        with Uninterrupted():
+            for number in both:
+                signal.raise_signal(number)
+
+    for both in ([signal.SIGINT, signal.SIGTERM], [signal.SIGTERM, signal.SIGINT]):
+        before = {number: signal.signal(number, handle) for number in both}
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                work()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        assert handled == both
+        handled.clear()
+
+
 def test_blocks_can_be_nested(number: int) -> None:
     steps = []
 
