@@ -7,6 +7,7 @@ briefly for its predecessor before it is refused.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,7 +41,7 @@ from millrace_broker.api.common.record_checks import Times, check_records, look_
 from millrace_broker.api.common.request_context import RequestContext, in_progress
 from millrace_broker.broker import Broker
 from millrace_broker.log import AppendResult, ProducedBatches
-from millrace_broker.log.transaction_guards import guard_transaction
+from millrace_broker.log.transaction_guards import verified
 from millrace_broker.metadata import topic_rules
 from millrace_broker.replication.runtime import ServedPartition
 from millrace_broker.transactions import ProducerIdAndEpoch
@@ -206,20 +207,20 @@ async def _verify(
     is_known = entry is not None and entry.has_open_transaction(epoch)
     if is_known or not header.is_transactional or not broker.config.transaction_partition_verification_enable:
         return None
-    check = guard_transaction(partition.log, producer_id, epoch)
+    find = broker.transactions.join if request.adds_partitions else broker.transactions.verify
+    verify = functools.partial(
+        find,
+        request.transactional_id,
+        ProducerIdAndEpoch(producer_id, epoch),
+        partition.key,
+        coordinator_key=request.coordinator_key,
+    )
     try:
-        find = broker.transactions.join if request.adds_partitions else broker.transactions.verify
-        await find(
-            request.transactional_id,
-            ProducerIdAndEpoch(producer_id, epoch),
-            partition.key,
-            coordinator_key=request.coordinator_key,
-        )
+        return await verified(partition.log, producer_id, epoch, verify)
     except ProducerFencedError as error:
         raise InvalidProducerEpochError(error.message) from None  # the error that a partition uses for it
     except _NO_COORDINATOR as error:
         raise NotEnoughReplicasError(error.message) from None  # the error after which all producers try again
-    return check
 
 
 async def _append_in_order(

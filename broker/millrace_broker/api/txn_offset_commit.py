@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from millrace.errors import (
     BrokerUnavailableError,
     CoordinatorLoadInProgressError,
@@ -30,15 +32,16 @@ async def handle(
     if request.producer_id < 0 or request.producer_epoch < 0:
         raise InvalidRequestError("TxnOffsetCommit without a producer id and epoch: initialise the transactions first")
     shard = await broker.groups.wait_for_shard(request.group_id)
-    transaction = shard.transaction(request.producer_id, request.producer_epoch)
     find = broker.transactions.join_offsets if request.adds_offsets else broker.transactions.verify_offsets
+    verify = functools.partial(
+        find,
+        request.transactional_id,
+        ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
+        request.group_id,
+        coordinator_key=request.coordinator_key,
+    )
     try:
-        await find(
-            request.transactional_id,
-            ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
-            request.group_id,
-            coordinator_key=request.coordinator_key,
-        )
+        transaction = await shard.transaction(request.producer_id, request.producer_epoch, verify)
     except (BrokerUnavailableError, RequestTimedOutError, LeaderNotAvailableError) as error:
         raise CoordinatorLoadInProgressError(error.message) from None
     response = pb.TxnOffsetCommitResponse()

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -51,7 +51,7 @@ from millrace.records import (
 from millrace.records.control import ControlType
 from millrace_broker.log import PartitionLog, ProducedBatches
 from millrace_broker.log.producer_states import Origin
-from millrace_broker.log.transaction_guards import guard_transaction
+from millrace_broker.log.transaction_guards import verified
 from millrace_broker.quotas import parked
 from millrace_broker.replication.core import Leader
 from millrace_broker.replication.runtime import ACKNOWLEDGED_WITHIN_S, Appends, PartitionDirectory, ServedPartition
@@ -251,14 +251,14 @@ class StateLog:
         with parked():
             return await asyncio.shield(appending)
 
-    def transaction(self, producer_id: int, epoch: int) -> OpenTransaction:
-        """Return a producer's transaction, which its coordinator verifies before the append.
+    async def transaction(self, producer_id: int, epoch: int, verify: Callable[[], Awaitable[None]]) -> OpenTransaction:
+        """Return a producer's transaction, after its verification at its coordinator.
 
-        Raises ``NotCoordinatorError``, ``CoordinatorNotAvailableError``.
+        Raises ``NotCoordinatorError``, ``CoordinatorNotAvailableError``, and the errors of ``verify``.
         """
         with coordinator_errors():
             log = self._partition().log
-        return OpenTransaction(producer_id, epoch, guard_transaction(log, producer_id, epoch))
+        return OpenTransaction(producer_id, epoch, await verified(log, producer_id, epoch, verify))
 
     def submit(self, records: Sequence[StateRecord], transaction: OpenTransaction | None = None) -> asyncio.Future[int]:
         """Enqueue an append at once, for callers that wait later and must keep their order. The result must not be

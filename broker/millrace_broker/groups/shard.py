@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -312,9 +312,9 @@ class GroupShard:
         if commits:
             await self._append_commits(entry, commits)
 
-    def transaction(self, producer_id: int, epoch: int) -> OpenTransaction:
-        """Return a producer's transaction, which its coordinator verifies before the commit of offsets."""
-        return self._log.transaction(producer_id, epoch)
+    async def transaction(self, producer_id: int, epoch: int, verify: Callable[[], Awaitable[None]]) -> OpenTransaction:
+        """Return a producer's verified transaction. Raises the errors of ``StateLog.transaction``."""
+        return await self._log.transaction(producer_id, epoch, verify)
 
     async def commit_transactional(
         self, group_id: str, identity: Identity, commits: Commits, transaction: OpenTransaction

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from millrace.errors import InvalidTxnStateError
 from millrace_broker.log.partition_log import PartitionLog
@@ -25,4 +25,22 @@ def guard_transaction(log: PartitionLog, producer_id: int, epoch: int) -> Callab
                 f"{log.name} were appended: begin another transaction"
             )
 
+    return check
+
+
+async def verified(
+    log: PartitionLog, producer_id: int, epoch: int, verify: Callable[[], Awaitable[None]]
+) -> Callable[[], None]:
+    """Verify a transaction at its coordinator, and return the check for just before the append.
+
+    The coordinator may wait until the producer's last transaction is complete, whose end marker changes the entry too.
+    In that case the transaction is verified again. Raises the errors of ``verify``.
+    """
+    check = guard_transaction(log, producer_id, epoch)
+    await verify()
+    try:
+        check()
+    except InvalidTxnStateError:
+        check = guard_transaction(log, producer_id, epoch)
+        await verify()
     return check

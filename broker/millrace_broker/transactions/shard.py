@@ -17,6 +17,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from millrace.config.broker import BrokerConfig
@@ -50,6 +51,14 @@ IdleConditions = Conditions[tuple[int, str]]
 """Calls that wait until an id is idle, by the partition of ``__transaction_state`` and the id."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Addition:
+    """An addition of partitions to a transaction that waits until the id is idle."""
+
+    partitions: set[PartitionKey]
+    added: asyncio.Future[None]
+
+
 class TransactionShard:
     """Transactional ids of one partition of ``__transaction_state``; see the module."""
 
@@ -76,6 +85,7 @@ class TransactionShard:
         self._state_manager: Final = TransactionStateManager()
         self._assigned: Final[dict[str, tuple[str, list[int]]]] = {}
         """The present attempt of each external id, and the numbers of the ids that were assigned to it."""
+        self._additions: Final[dict[tuple[str, ProducerIdAndEpoch], _Addition]] = {}
         self._timers: Final[dict[str, TimerEntry]] = {}
         self._expiry: TimerEntry | None = None
         self._tasks: Final = BackgroundTasks()
@@ -143,14 +153,37 @@ class TransactionShard:
     async def add_partitions(
         self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: Sequence[PartitionKey]
     ) -> None:
-        """Add partitions to a transaction; see ``states``."""
-        change = await self._decide(
-            transactional_id,
-            lambda: False,
-            lambda _: self._state_manager.add_partitions(transactional_id, producer, partitions, self._now_ms()),
-        )
-        if change is not None:
-            await self._write(change)
+        """Add partitions to a transaction; see ``states``.
+
+        Calls of one producer that wait until the id is idle share a change. A Produce request makes a call for each of
+        its partitions, and a producer may have several such requests in flight.
+        """
+        key = transactional_id, producer
+        waiting = self._additions.get(key)
+        if waiting is not None:
+            waiting.partitions.update(partitions)
+            await asyncio.shield(waiting.added)
+            return
+        addition = self._additions[key] = _Addition(set(partitions), asyncio.get_running_loop().create_future())
+        try:
+            change = await self._decide(transactional_id, lambda: False, lambda _: self._add(key))
+            if change is not None:
+                await self._write(change)
+            addition.added.set_result(None)
+        except Exception as error:
+            addition.added.set_exception(error)
+            addition.added.exception()  # marks the exception as retrieved, because there may be no other call
+            raise
+        finally:
+            addition.added.cancel()
+            if self._additions.get(key) is addition:
+                del self._additions[key]
+
+    def _add(self, key: tuple[str, ProducerIdAndEpoch]) -> StateChange | None:
+        """Decide an addition, which later calls no longer share."""
+        change = self._state_manager.add_partitions(*key, self._additions[key].partitions, self._now_ms())
+        del self._additions[key]
+        return change
 
     async def end(
         self, transactional_id: str, producer: ProducerIdAndEpoch, *, committed: bool, keeps_epoch: bool
