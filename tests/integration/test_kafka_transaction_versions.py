@@ -51,6 +51,10 @@ class Producer(NamedTuple):
 
     def send(self, topic: str, value: bytes, *, sequence: int = 0, version: int = 12) -> int:
         """Send a batch, retry while the last transaction is being completed, and return the error code."""
+        request = self.request(topic, value, sequence=sequence)
+        return self._retried(lambda: self.wire.call(request, version).responses[0].partition_responses[0].error_code)
+
+    def request(self, topic: str, value: bytes, *, sequence: int = 0, partitions: int = 1) -> ProduceRequest:
         batch = build_rows_batch(
             [Record(value=value, timestamp_ms=1)],
             producer_id=self.producer_id,
@@ -58,14 +62,13 @@ class Producer(NamedTuple):
             base_sequence=sequence,
             is_transactional=True,
         )
-        partitions = (PartitionProduceData(index=0, records=bytes(batch)),)
-        request = ProduceRequest(
+        data = tuple(PartitionProduceData(index=number, records=bytes(batch)) for number in range(partitions))
+        return ProduceRequest(
             transactional_id=self.name,
             acks=-1,
             timeout_ms=1000,
-            topic_data=(TopicProduceData(name=topic, partition_data=partitions),),
+            topic_data=(TopicProduceData(name=topic, partition_data=data),),
         )
-        return self._retried(lambda: self.wire.call(request, version).responses[0].partition_responses[0].error_code)
 
     def end(self, *, committed: bool = True, version: int = 5) -> Producer:
         request = EndTxnRequest(
@@ -148,6 +151,28 @@ def test_the_first_records_add_their_partition_and_each_end_raises_the_epoch(
             assert (producer.producer_id, producer.epoch) == (before.producer_id, before.epoch + 1)
             assert before.send(topic, b"late", sequence=2) == InvalidProducerEpochError.code
     assert _committed(module_broker, topic, 4) == [b"1", b"1", b"3", b"3"]
+
+
+def test_a_request_adds_all_of_its_partitions(module_broker: EmbeddedBroker, topic: str) -> None:
+    create_topic(module_broker, topic, 20)
+    with KafkaWire(module_broker) as wire:
+        producer = _producer(wire, topic)
+        answer = wire.call(producer.request(topic, b"x", partitions=20), 12)
+        assert [each.error_code for each in answer.responses[0].partition_responses] == [0] * 20
+        producer.end()
+    assert len(_committed(module_broker, topic, 20)) == 20
+
+
+def test_the_next_transaction_begins_while_the_last_one_is_completed(module_broker: EmbeddedBroker, topic: str) -> None:
+    """The new transaction's first call waits until the markers are written, and these do not count as its own end."""
+    create_topic(module_broker, topic)
+    with KafkaWire(module_broker) as wire:
+        find_coordinator(wire, 0, topic)
+        producer = _producer(wire, topic)
+        for number in range(20):
+            assert producer.send(topic, b"x") == 0
+            assert producer.commit_offset(topic, topic, number) == 0
+            producer = producer.end()
 
 
 def test_offsets_add_themselves_to_the_transaction(module_broker: EmbeddedBroker, topic: str) -> None:

@@ -62,6 +62,8 @@ class _Seen:
     key: Key
     state: tuple[int, int, int] = (-1, -1, -1)
     """High watermark, log end, leader epoch."""
+    has_led: bool = False
+    """Whether the replica led at the last look. It may have committed records since, before it lost its role."""
     checked_to: int = 0
 
     @property
@@ -136,6 +138,7 @@ class Invariants:
                 self._wrong(f"{seen.name}: the high watermark went back from {before[0]} to {state[0]}")
             elif state[0] > before[0]:
                 self._take(replica, seen, state[0])
+            seen.has_led = replica.leads
             changed.append((replica, seen, state[2] != before[2]))
         return changed
 
@@ -157,7 +160,7 @@ class Invariants:
         self._compare(seen.name, log, committed, seen.checked_to, known)
         seen.checked_to = max(seen.checked_to, known)
         if watermark > committed.end:
-            if not replica.leads:
+            if not (replica.leads or seen.has_led):
                 self._wrong(f"{seen.name}: a follower takes {watermark} for committed, its leaders {committed.end}")
                 return
             batches = read_all(log, committed.end, watermark)

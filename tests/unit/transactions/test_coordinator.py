@@ -299,6 +299,50 @@ def test_a_call_that_is_cancelled_does_not_undo_what_it_began(tmp_path: Path) ->
     run(scenario)
 
 
+def test_partitions_that_are_added_at_the_same_time_share_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        append, count = StateLog.append, 0
+
+        async def counted(log: StateLog, records: Sequence[StateRecord]) -> int:
+            nonlocal count
+            count += 1
+            return await append(log, records)
+
+        async with opened(tmp_path) as broker:
+            producer = await broker.transactions.init_producer_id("wide", None, timeout_ms=60_000)
+            monkeypatch.setattr(StateLog, "append", counted)
+            keys = [("orders", number) for number in range(40)]
+            await asyncio.gather(*(broker.transactions.join("wide", producer, key) for key in keys))
+            assert broker.transactions.describe("wide").partitions == frozenset(keys)
+            assert count == 2, "the first one, and all that came while it was written"
+
+    run(scenario)
+
+
+def test_calls_that_share_a_change_share_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        append = StateLog.append
+
+        async def fails(log: StateLog, records: Sequence[StateRecord]) -> int:
+            await asyncio.sleep(0)
+            raise StorageError("no room")
+
+        async with opened(tmp_path) as broker:
+            producer = await broker.transactions.init_producer_id("wide", None, timeout_ms=60_000)
+            monkeypatch.setattr(StateLog, "append", fails)
+            keys = [("orders", number) for number in range(5)]
+            joins = [broker.transactions.join("wide", producer, key) for key in keys]
+            errors = await asyncio.gather(*joins, return_exceptions=True)
+            assert [type(each) for each in errors] == [StorageError] * 5
+            monkeypatch.setattr(StateLog, "append", append)
+            await broker.transactions.join("wide", producer, keys[0])
+            assert broker.transactions.describe("wide").partitions == {keys[0]}
+
+    run(scenario)
+
+
 # --- failures --------------------------------------------------------------------------------------------------------
 
 

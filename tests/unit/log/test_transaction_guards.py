@@ -1,0 +1,55 @@
+"""Tests of the guard between the verification of a transaction and an append."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from millrace.errors import InvalidTxnStateError
+from millrace.records import ControlType, EndTransactionMarker
+from millrace_broker.log import PartitionLog
+from millrace_broker.log.transaction_guards import verified
+
+Open = Callable[..., PartitionLog]
+Batch = Callable[..., bytes]
+COMMIT = EndTransactionMarker(type=ControlType.COMMIT, coordinator_epoch=0)
+
+
+def _begin(log: PartitionLog, batch: Batch) -> None:
+    """Append the first batch of a producer's transaction."""
+    sent = batch(producer_id=9, producer_epoch=0, base_sequence=0, is_transactional=True)
+    log.append(sent, in_transaction=True)
+
+
+def test_the_end_of_the_last_transaction_during_a_verification_does_not_count(open_log: Open, batch: Batch) -> None:
+    log = open_log()
+    _begin(log, batch)
+    verified_at: list[int] = []
+
+    async def verify() -> None:
+        if not verified_at:  # the coordinator waits until the markers are written
+            log.append_end_marker_unsynced(9, 1, COMMIT, is_epoch_raised=True)
+        verified_at.append(log.log_end_offset)
+
+    check = asyncio.run(verified(log, 9, 1, verify))
+    check()
+    assert verified_at == [2, 2]
+
+
+def test_an_end_after_the_verification_counts(open_log: Open, batch: Batch) -> None:
+    log = open_log()
+    _begin(log, batch)
+    calls = 0
+
+    async def verify() -> None:
+        nonlocal calls
+        calls += 1
+
+    check = asyncio.run(verified(log, 9, 0, verify))
+    check()
+    log.append_end_marker_unsynced(9, 0, COMMIT)
+    with pytest.raises(InvalidTxnStateError, match="ended before these records"):
+        check()
+    assert calls == 1
