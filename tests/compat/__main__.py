@@ -9,6 +9,7 @@ Suites:
 * ``librdkafka``: the tests of librdkafka in C and C++, also without automatic topics, with groups of KIP-848, and with
   SASL and TLS
 * ``kafka_python``: the integration tests of kafka-python, also with SASL and TLS
+* ``franz_go``: the tests of franz-go's client
 * ``tools``: Kafka's command-line tools and verifiable clients
 * ``spark``: Spark's own connector
 * ``clients``: the programs of ``docs/kafka-clients.md``
@@ -28,7 +29,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from . import clients, kafka_python, librdkafka, spark, tools
+from . import clients, franz_go, kafka_python, librdkafka, spark, tools
 from .brokers import OPTIONS, BrokerError, Listeners, broker
 from .install import InstallError, programs
 from .ledger import Result, complaints, write
@@ -39,6 +40,7 @@ SUITES: Final[Mapping[str, Callable[[Listeners, str, str], dict[str, Result]]]] 
     "clients": clients.run,
     "kafka_python": kafka_python.run,
     "kafka_python_security": kafka_python.run_secured,
+    "franz_go": franz_go.run,
     "tools": tools.run,
     "spark": spark.run,
     **{

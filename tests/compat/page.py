@@ -17,6 +17,7 @@ _SUITES = {
     "librdkafka_tls": "librdkafka with TLS and certificates of clients",
     "kafka_python": "kafka-python 3.0.12: the integration tests",
     "kafka_python_security": "kafka-python with SASL and TLS",
+    "franz_go": "franz-go 1.22.3: the tests of the client that need a broker",
     "tools": "the command-line tools and verifiable clients of Kafka 4.3.1",
     "spark": "the Kafka source and sink of Spark 4.2.0",
     "clients": "the programs of [Kafka clients](kafka-clients.md)",
