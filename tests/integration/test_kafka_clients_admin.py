@@ -209,7 +209,7 @@ def test_client_metrics_subscriptions_are_kept_listed_and_deleted(module_broker:
         assert {option: found.value for option, found in options.items()} == set_now
         assert {found.config_source for found in options.values()} == {7}
         types = {option: found.config_type for option, found in options.items()}
-        assert types == {"interval.ms": 5, "metrics": 7, "match": 7}
+        assert types == {"interval.ms": 3, "metrics": 7, "match": 7}
         assert (_CLIENT_METRICS, name) in resources(wire, _CLIENT_METRICS)
         assert (_CLIENT_METRICS, name) in resources(wire)
         older = wire.call(ListConfigResourcesRequest(), 0).config_resources  # ListClientMetricsResources

@@ -5,13 +5,17 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any, Final, get_args
 
+from annotated_types import Le
+
 from millrace.config.base import Config, field_name
 from millrace.config.broker import BrokerConfig
 from millrace.config.client_metrics import ClientMetricsConfig
 from millrace.config.dynamic import is_dynamic
 from millrace.config.group import GroupConfig
+from millrace.config.integers import INT_MAX, LONG_MAX, SHORT_MAX
 from millrace.config.listener_options import shared_name
 from millrace.config.topic import TopicConfig
+from millrace.config.topic_defaults import TOPIC_DEFAULTS
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.configs import CLIENT_METRICS, is_list
 
@@ -32,8 +36,29 @@ _OWN_SOURCES: Final = {
     pb.GROUP_RESOURCE: "DYNAMIC_GROUP_CONFIG",
 }
 
-_BOOLEAN, _STRING, _LONG, _DOUBLE, _LIST, _PASSWORD = 1, 2, 5, 6, 7, 9
-_TYPES: Final[dict[Any, int]] = {bool: _BOOLEAN, int: _LONG, float: _DOUBLE}
+_BOOLEAN, _STRING, _INT, _SHORT, _LONG, _DOUBLE, _LIST, _PASSWORD = 1, 2, 3, 4, 5, 6, 7, 9
+_TYPES: Final[dict[Any, int]] = {bool: _BOOLEAN, float: _DOUBLE}
+_LONG_IN_KAFKA: Final = frozenset(
+    (
+        "connections.max.idle.ms",
+        "connections.max.reauth.ms",
+        "leader.imbalance.check.interval.seconds",
+        "log.cleaner.backoff.ms",
+        "log.retention.check.interval.ms",
+        "offsets.retention.check.interval.ms",
+        "remote.log.manager.task.interval.ms",
+        "replica.high.watermark.checkpoint.interval.ms",
+        "replica.lag.time.max.ms",
+        "sasl.login.retry.backoff.max.ms",
+        "sasl.login.retry.backoff.ms",
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
+    )
+)
+"""Options of type ``long`` whose values here are at most those of an ``int``."""
+_TOPIC_OPTIONS: Final = {own: topic for topic, owns in TOPIC_DEFAULTS.items() for own, _ in owns}
+"""Topic options by the broker options that are their defaults."""
 _CLASSES: Final[dict[int, type[Config]]] = {
     pb.TOPIC: TopicConfig,
     pb.BROKER: BrokerConfig,
@@ -71,11 +96,17 @@ def type_of(kind: int, option: str) -> int:
         return _PASSWORD
     if is_list(option):
         return _LIST
+    if kind == pb.BROKER and option in _TOPIC_OPTIONS:
+        return type_of(pb.TOPIC, _TOPIC_OPTIONS[option])
     model = _CLASSES.get(kind)
     field = None if model is None else model.model_fields.get(field_name(shared_name(option)))
     if field is None:
         return _STRING
     kinds = (field.annotation, *get_args(field.annotation))
+    if int in kinds:
+        limit = next((each.le for each in field.metadata if isinstance(each, Le)), LONG_MAX)
+        is_long = option in _LONG_IN_KAFKA or limit > INT_MAX  # type: ignore[operator]  # a limit of an integer
+        return _LONG if is_long else _SHORT if limit == SHORT_MAX else _INT
     return next((_TYPES[each] for each in kinds if each in _TYPES), _STRING)
 
 

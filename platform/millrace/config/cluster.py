@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from pydantic import Field, field_validator
 
 from millrace.config.base import Config, option_name
-from millrace.config.integers import INT_MAX, PositiveInt32
+from millrace.config.integers import INT_MAX, PositiveInt16, PositiveInt32
 from millrace.config.update_modes import CLUSTER_WIDE
 
 if TYPE_CHECKING:
@@ -96,19 +96,19 @@ class ClusterOptions(Config):
         description="Replica from which consumers with client.rack read. Empty: the leader. RackAwareReplicaSelector "
         "(with or without Kafka's package): the closest replica.",
     )
-    offsets_topic_replication_factor: PositiveInt32 = Field(
+    offsets_topic_replication_factor: PositiveInt16 = Field(
         3, description="Replicas of __consumer_offsets; 1 without zookeeper.connect."
     )
-    transaction_state_log_replication_factor: PositiveInt32 = Field(
+    transaction_state_log_replication_factor: PositiveInt16 = Field(
         3, description="Replicas of __transaction_state; 1 without zookeeper.connect."
     )
     transaction_state_log_min_isr: PositiveInt32 = Field(
         2, description="min.insync.replicas of __transaction_state; 1 without zookeeper.connect."
     )
-    share_coordinator_state_topic_replication_factor: PositiveInt32 = Field(
+    share_coordinator_state_topic_replication_factor: PositiveInt16 = Field(
         3, description="Replicas of __share_group_state; 1 without zookeeper.connect."
     )
-    share_coordinator_state_topic_min_isr: PositiveInt32 = Field(
+    share_coordinator_state_topic_min_isr: PositiveInt16 = Field(
         2, description="min.insync.replicas of __share_group_state; 1 without zookeeper.connect."
     )
 
