@@ -115,7 +115,7 @@ class ShareCoordinator:
             self.settings_of,
             self._heartbeats,
             size_max=self._config.group_share_max_size,
-            partition_count=self._sources.partition_count,
+            find_topic=self._sources.find_topic,
             clock=self._clock,
             timer=self._timer,
             arrivals=self._arrivals,

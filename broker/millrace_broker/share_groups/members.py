@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
+from uuid import UUID
 
 from millrace.errors import FencedMemberEpochError, GroupMaxSizeReachedError, InvalidRequestError, UnknownMemberError
 from millrace.partitions import numbers_by_topic
@@ -27,8 +28,16 @@ LEAVE_EPOCH: Final = -1
 Assignment = Mapping[str, tuple[int, ...]]
 """Partitions by topic."""
 
-CountOf = Callable[[str], int]
-"""How many partitions a topic has; 0 if there is none of that name."""
+
+class SubscribedTopic(NamedTuple):
+    """Topic with its number of partitions. A later topic of the same name has another id."""
+
+    topic_id: UUID
+    partition_count: int
+
+
+FindTopic = Callable[[str], SubscribedTopic | None]
+"""Which topic has a name; None if there is none."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -69,7 +78,7 @@ class ShareMembers:
         self._size_max: Final = size_max
         self.epoch = 0
         self.members: Final[dict[str, ShareMember]] = {}
-        self._counts: dict[str, int] = {}
+        self._topics: dict[str, SubscribedTopic] = {}
         self._target: dict[str, Assignment] = {}
 
     def __contains__(self, member_id: str) -> bool:
@@ -85,7 +94,7 @@ class ShareMembers:
         return member
 
     def heartbeat(
-        self, heartbeat: ShareHeartbeat, count_of: CountOf, now_ms: int, *, session_timeout_ms: int
+        self, heartbeat: ShareHeartbeat, find_topic: FindTopic, now_ms: int, *, session_timeout_ms: int
     ) -> tuple[int, Assignment | None]:
         """Extend, add or remove a member; return its epoch, and its assignment if the member does not have it.
 
@@ -107,7 +116,7 @@ class ShareMembers:
         if heartbeat.topics is not None:
             member.topics = heartbeat.topics
         is_full = heartbeat.member_epoch == JOIN_EPOCH or heartbeat.topics is not None
-        self._update(count_of, is_changed=is_changed or member.epoch == 0)
+        self._update(find_topic, is_changed=is_changed or member.epoch == 0)
         if member.epoch != self.epoch:
             member.previous_epoch, member.epoch = member.epoch, self.epoch
         assignment = self._target[member.member_id]
@@ -152,14 +161,16 @@ class ShareMembers:
     def remove(self, member_id: str) -> None:
         """Remove a member."""
         del self.members[member_id]
-        self._update(lambda topic: self._counts.get(topic, 0), is_changed=True)
+        self._update(self._topics.get, is_changed=True)
 
-    def _update(self, count_of: CountOf, *, is_changed: bool) -> None:
+    def _update(self, find_topic: FindTopic, *, is_changed: bool) -> None:
+        """Assign anew after a change of members or topics. The ids tell a topic from a deleted one of the same name."""
         subscribed = frozenset[str]().union(*(member.topics for member in self.members.values()))
-        counts = {topic: count for topic in sorted(subscribed) if (count := count_of(topic))}
-        if is_changed or counts != self._counts:
+        topics = {name: topic for name in sorted(subscribed) if (topic := find_topic(name)) is not None}
+        if is_changed or topics != self._topics:
             self.epoch += 1
-            self._counts = counts
+            self._topics = topics
+            counts = {name: topic.partition_count for name, topic in topics.items()}
             self._target = assign(counts, {each.member_id: each.topics for each in self.members.values()})
 
 

@@ -18,7 +18,7 @@ from millrace_broker.metadata import TopicInfo
 from millrace_broker.purgatory import Arrivals, DelayedOperation, Purgatory, Timer
 from millrace_broker.runtime import Clock
 from millrace_broker.share_groups.in_flight import InFlightRecords, ShareGroupSettings
-from millrace_broker.share_groups.members import Assignment, CountOf, ShareHeartbeat, ShareMembers
+from millrace_broker.share_groups.members import Assignment, FindTopic, ShareHeartbeat, ShareMembers
 from millrace_broker.share_groups.partition import SharePartition
 from millrace_broker.share_groups.records import (
     SNAPSHOT_KEY,
@@ -68,14 +68,14 @@ class ShareShard:
         heartbeats: Purgatory[MemberKey],
         *,
         size_max: int,
-        partition_count: CountOf,
+        find_topic: FindTopic,
         clock: Clock,
         timer: Timer,
         arrivals: Arrivals,
     ) -> None:
         """Take the parts; ``settings`` returns the options in force of a group, ``size_max`` holds for each group."""
         self._size_max: Final = size_max
-        self._partition_count: Final = partition_count
+        self._find_topic: Final = find_topic
         self._clock: Final = clock
         self._timer: Final = timer
         self._arrivals: Final = arrivals
@@ -150,7 +150,7 @@ class ShareShard:
         try:
             answer = group.members.heartbeat(
                 heartbeat,
-                self._partition_count,
+                self._find_topic,
                 self._now_ms(),
                 session_timeout_ms=self._settings(group_id).session_timeout_ms,
             )

@@ -33,6 +33,7 @@ from millrace_broker.network import Peers
 from millrace_broker.network.peer_connection import Received
 from millrace_broker.purgatory import Arrivals
 from millrace_broker.replication.runtime import PartitionDirectory
+from millrace_broker.share_groups.members import SubscribedTopic
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -138,10 +139,10 @@ class Sources:
         self._forget(topic, number)
         return _LocalSource(self._reads, self._partitions.led(topic, number).log, is_committed=is_committed)
 
-    def partition_count(self, topic: str) -> int:
-        """Return the number of partitions of a topic, 0 if it does not exist."""
-        info = self._catalog.topics.get(topic)
-        return 0 if info is None else len(info.partitions)
+    def find_topic(self, name: str) -> SubscribedTopic | None:
+        """Return the topic of a name; None if there is none."""
+        info = self._catalog.topics.get(name)
+        return None if info is None else SubscribedTopic(info.topic_id, len(info.partitions))
 
     def forget(self, topic: TopicInfo) -> None:
         """Forget the sources of a deleted topic."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -14,35 +15,43 @@ from millrace.errors import (
     InvalidRequestError,
     UnknownMemberError,
 )
-from millrace_broker.share_groups.members import JOIN_EPOCH, LEAVE_EPOCH, ShareHeartbeat, ShareMembers, assign
+from millrace_broker.share_groups.members import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    ShareHeartbeat,
+    ShareMembers,
+    SubscribedTopic,
+    assign,
+)
 
 TOPICS = {"t": 4, "u": 2}
+FIRST_ID, SECOND_ID = UUID(int=1), UUID(int=2)
 
 
 def members(size_max: int = 10) -> ShareMembers:
     return ShareMembers("g", size_max=size_max)
 
 
-def count_of(topic: str) -> int:
-    return TOPICS.get(topic, 0)
+def find_topic(name: str) -> SubscribedTopic | None:
+    return SubscribedTopic(FIRST_ID, TOPICS[name]) if name in TOPICS else None
 
 
 def join(group: ShareMembers, member_id: str, *topics: str) -> int:
     heartbeat = ShareHeartbeat(member_id=member_id, member_epoch=JOIN_EPOCH, topics=frozenset(topics))
-    return group.heartbeat(heartbeat, count_of, 0, session_timeout_ms=100)[0]
+    return group.heartbeat(heartbeat, find_topic, 0, session_timeout_ms=100)[0]
 
 
 def test_a_member_gets_its_assignment_once() -> None:
     group = members()
     epoch, assignment = group.heartbeat(
         ShareHeartbeat(member_id="a", member_epoch=JOIN_EPOCH, topics=frozenset("t")),
-        count_of,
+        find_topic,
         0,
         session_timeout_ms=100,
     )
     assert (epoch, assignment) == (1, {"t": (0, 1, 2, 3)})
     assert ("a" in group, "b" in group) == (True, False)
-    assert group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=1), count_of, 0, session_timeout_ms=100) == (
+    assert group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=1), find_topic, 0, session_timeout_ms=100) == (
         1,
         None,
     )
@@ -52,12 +61,12 @@ def test_changes_reach_members_with_their_next_heartbeat() -> None:
     group = members()
     join(group, "a", "t")
     assert join(group, "b", "t") == 2
-    assert group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=1), count_of, 0, session_timeout_ms=100) == (
+    assert group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=1), find_topic, 0, session_timeout_ms=100) == (
         2,
         {"t": (0, 2)},
     )
-    group.heartbeat(ShareHeartbeat(member_id="b", member_epoch=LEAVE_EPOCH), count_of, 0, session_timeout_ms=100)
-    assert group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=2), count_of, 0, session_timeout_ms=100) == (
+    group.heartbeat(ShareHeartbeat(member_id="b", member_epoch=LEAVE_EPOCH), find_topic, 0, session_timeout_ms=100)
+    assert group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=2), find_topic, 0, session_timeout_ms=100) == (
         3,
         {"t": (0, 1, 2, 3)},
     )
@@ -70,7 +79,7 @@ def test_another_subscription_raises_the_epoch_and_the_same_one_does_not() -> No
 
     def subscribe(epoch: int, *topics: str) -> tuple[int, object]:
         heartbeat = ShareHeartbeat(member_id="b", member_epoch=epoch, topics=frozenset(topics))
-        return group.heartbeat(heartbeat, count_of, 0, session_timeout_ms=100)
+        return group.heartbeat(heartbeat, find_topic, 0, session_timeout_ms=100)
 
     assert subscribe(2, "t") == (2, {"t": (0, 1, 2, 3)}), "a heartbeat with a subscription gets the whole assignment"
     assert subscribe(2, "u", "t") == (3, {"t": (1, 3), "u": (1,)})
@@ -88,23 +97,32 @@ def test_more_members_than_partitions_read_all_of_them(count: int, expected: lis
 def test_new_partitions_are_assigned() -> None:
     group = members()
     join(group, "a", "new")
-    assert group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=1), lambda _: 2, 0, session_timeout_ms=100) == (
-        2,
-        {"new": (0, 1)},
-    )
+    beat = ShareHeartbeat(member_id="a", member_epoch=1)
+    found = SubscribedTopic(FIRST_ID, 2)
+    assert group.heartbeat(beat, lambda _: found, 0, session_timeout_ms=100) == (2, {"new": (0, 1)})
+
+
+def test_the_partitions_of_a_recreated_topic_are_assigned_even_if_no_heartbeat_came_between() -> None:
+    group = members()
+    join(group, "a", "t")
+    later = SubscribedTopic(SECOND_ID, TOPICS["t"])
+    beat = ShareHeartbeat(member_id="a", member_epoch=1)
+    assert group.heartbeat(beat, lambda _: later, 0, session_timeout_ms=100) == (2, {"t": (0, 1, 2, 3)})
+    beat = ShareHeartbeat(member_id="a", member_epoch=2)
+    assert group.heartbeat(beat, lambda _: later, 0, session_timeout_ms=100) == (2, None)
 
 
 def test_a_lost_answer_is_given_again() -> None:
     group = members()
     join(group, "a", "t")
     join(group, "b", "t")
-    group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=1), count_of, 0, session_timeout_ms=100)
-    assert group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=1), count_of, 0, session_timeout_ms=100) == (
+    group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=1), find_topic, 0, session_timeout_ms=100)
+    assert group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=1), find_topic, 0, session_timeout_ms=100) == (
         2,
         {"t": (0, 2)},
     )
     with pytest.raises(FencedMemberEpochError):
-        group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=3), count_of, 0, session_timeout_ms=100)
+        group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=3), find_topic, 0, session_timeout_ms=100)
 
 
 def test_members_have_a_session() -> None:
@@ -112,21 +130,21 @@ def test_members_have_a_session() -> None:
     join(group, "a", "t")
     assert not group.is_overdue("a", 99)
     assert group.is_overdue("a", 100)
-    group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=1), count_of, 50, session_timeout_ms=100)
+    group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=1), find_topic, 50, session_timeout_ms=100)
     assert not group.is_overdue("a", 149)
 
 
 def test_invalid_heartbeats_are_refused() -> None:
     group = members(size_max=1)
     with pytest.raises(InvalidRequestError):
-        group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=JOIN_EPOCH), count_of, 0, session_timeout_ms=100)
+        group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=JOIN_EPOCH), find_topic, 0, session_timeout_ms=100)
     for member_id, epoch in (("", LEAVE_EPOCH), ("a", LEAVE_EPOCH - 1)):
         heartbeat = ShareHeartbeat(member_id=member_id, member_epoch=epoch, topics=frozenset("t"))
         with pytest.raises(InvalidRequestError):
-            group.heartbeat(heartbeat, count_of, 0, session_timeout_ms=100)
+            group.heartbeat(heartbeat, find_topic, 0, session_timeout_ms=100)
     for epoch in (LEAVE_EPOCH, 1):
         with pytest.raises(UnknownMemberError):
-            group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=epoch), count_of, 0, session_timeout_ms=100)
+            group.heartbeat(ShareHeartbeat(member_id="a", member_epoch=epoch), find_topic, 0, session_timeout_ms=100)
     join(group, "a", "t")
     join(group, "a", "t")  # a second heartbeat of the same member, which adds no member
     with pytest.raises(GroupMaxSizeReachedError):
