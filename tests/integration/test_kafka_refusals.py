@@ -29,7 +29,9 @@ from millrace.kafka_protocol.calls import (
     list_offsets,
     list_transactions,
     offset_commit,
+    offset_fetch,
 )
+from millrace.kafka_protocol.calls.find_coordinator import FindCoordinatorRequest
 from millrace.kafka_protocol.calls.init_producer_id import InitProducerIdRequest
 from millrace.kafka_protocol.calls.metadata import MetadataRequest, MetadataRequestTopic
 from millrace_broker.api import list_offsets as offsets_handler
@@ -213,6 +215,32 @@ def test_a_consumer_of_an_empty_group_id_finds_its_coordinator_and_commits(wire:
     stall = Stall("the group")
     while wire.call(request, 9).topics[0].partitions[0].error_code:
         stall.check()
+
+
+@pytest.mark.parametrize("offset", [-1, -2, -(2**63)])
+def test_a_negative_offset_is_committed(wire: KafkaWire, topic: str, offset: int) -> None:
+    """KafkaJS commits -2 or -1 after OFFSET_OUT_OF_RANGE, and reads from the beginning or the end."""
+    find_coordinator(wire, 0, topic)
+    partition = offset_commit.OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=offset, committed_metadata=None
+    )
+    committed = offset_commit.OffsetCommitRequestTopic(name=topic, partitions=(partition,))
+    request = offset_commit.OffsetCommitRequest(group_id=topic, member_id="", topics=(committed,))
+    assert wire.call(request, 5).topics[0].partitions[0].error_code == 0
+    wanted = offset_fetch.OffsetFetchRequestTopic(name=topic, partition_indexes=(0,))
+    (found,) = wire.call(offset_fetch.OffsetFetchRequest(group_id=topic, topics=(wanted,)), 4).topics
+    assert found.partitions[0].committed_offset == offset
+
+
+@pytest.mark.parametrize(("version", "text"), [(1, "NONE"), (3, "NONE"), (4, ""), (6, "")])
+def test_a_found_coordinator_has_kafkas_text_in_place_of_an_error(
+    wire: KafkaWire, topic: str, version: int, text: str
+) -> None:
+    find_coordinator(wire, 0, topic)
+    key = {"coordinator_keys": (topic,)} if version >= 4 else {"key": topic}
+    answer = wire.call(FindCoordinatorRequest(key_type=0, **key), version)
+    found = answer.coordinators[0] if version >= 4 else answer
+    assert (found.error_code, found.error_message) == (0, text)
 
 
 def test_groups_have_kafkas_names_of_their_types(wire: KafkaWire, topic: str) -> None:

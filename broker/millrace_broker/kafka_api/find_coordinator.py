@@ -15,6 +15,8 @@ from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import code_of, text_of
 
 _WITH_BATCHES: Final = 4
+_FOUND: Final = "NONE"
+"""Kafka's text of an answer without an error, before version 4."""
 _NO_NODE: Final = pb.BrokerNode(node_id=-1, port=-1)
 
 
@@ -24,11 +26,12 @@ async def handle(message: FindCoordinatorRequest, request: KafkaRequest) -> Find
     wanted = pb.FindCoordinatorRequest(keys=keys)
     wanted.key_type = message.key_type  # type: ignore[assignment]  # the handler checks the number
     answer = await find(request.broker, wanted, request.context)
-    found = tuple(_coordinator(each) for each in answer.coordinators)
-    return FindCoordinatorResponse(coordinators=found) if request.version >= _WITH_BATCHES else _single(found[0])
+    has_batches = request.version >= _WITH_BATCHES
+    found = tuple(_coordinator(each, "" if has_batches else _FOUND) for each in answer.coordinators)
+    return FindCoordinatorResponse(coordinators=found) if has_batches else _single(found[0])
 
 
-def _coordinator(result: pb.FindCoordinatorResponse.Coordinator) -> Coordinator:
+def _coordinator(result: pb.FindCoordinatorResponse.Coordinator, text_if_found: str) -> Coordinator:
     node = _NO_NODE if result.HasField("error") else result.node
     return Coordinator(
         key=result.key,
@@ -36,7 +39,7 @@ def _coordinator(result: pb.FindCoordinatorResponse.Coordinator) -> Coordinator:
         host=node.host,
         port=node.port,
         error_code=code_of(result.error),
-        error_message=text_of(result.error),
+        error_message=text_of(result.error) if result.HasField("error") else text_if_found,
     )
 
 
