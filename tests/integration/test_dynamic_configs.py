@@ -112,12 +112,14 @@ def test_the_command_line_appends_subtracts_and_validates(admin: Admin, run: Run
     assert accepted == f"the broker accepts these changes of {topic}\n"
     assert policy() == "compact"
     for words, message in (
-        (("--subtract", "cleanup.policy=compact"), "cleanup.policy"),
+        (("--append", "cleanup.policy=keep"), "cleanup.policy='compact,keep'"),
         (("--append", "retention.ms=5"), "retention.ms is no list: set it to a value"),
         (("--append", "cleanup.policy=delete", "--delete", "cleanup.policy"), "cleanup.policy is changed twice"),
     ):
         assert message in run("configs", "alter", "topics", topic, *words, status=1)
     assert policy() == "compact"
+    run("configs", "alter", "topics", topic, "--subtract", "cleanup.policy=compact")
+    assert policy() == ""
     assert "quotas are numbers" in run("configs", "alter", "users", "a", "--append", "producer_byte_rate=5", status=2)
 
 

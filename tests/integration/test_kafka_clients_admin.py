@@ -105,6 +105,10 @@ def test_options_of_a_topic_are_set_appended_subtracted_and_deleted(
     assert described()["cleanup.policy"].value == "delete,compact"
     alter("cleanup.policy", "delete", AlterConfigOpType.SUBTRACT)
     assert described()["cleanup.policy"].value == "compact"
+    alter("cleanup.policy", "compact", AlterConfigOpType.SUBTRACT)
+    assert described()["cleanup.policy"].value == "", "a topic may have no policy, and then keeps all records"
+    alter("cleanup.policy", "compact", AlterConfigOpType.APPEND)
+    assert described()["cleanup.policy"].value == "compact"
     alter("retention.ms", None, AlterConfigOpType.DELETE)
     assert described()["retention.ms"].is_default
     with pytest.raises(confluent_kafka.KafkaException) as caught:

@@ -42,7 +42,7 @@ class SegmentDeletion:
         local, offsets = self._local, self._offsets
         with local.lock:
             local.check_online()
-            if not local.config.is_deleted:
+            if local.config.is_compacted and not local.config.is_deleted:
                 raise PolicyViolationError(
                     f"records of {local.name} cannot be deleted, because its cleanup.policy is "
                     f"{local.config.cleanup_policy}: write tombstones, or set cleanup.policy=compact,delete"
@@ -73,6 +73,7 @@ class SegmentDeletion:
         """Delete the segments that the topic's retention allows; returns their number. Raises ``StorageError``.
 
         Local retention applies only to a log with a remote part, because other logs have no copies of their records.
+        It applies to a log with the empty cleanup policy too, as in Kafka, because copies remain of what it deletes.
         """
         with self._local.lock:
             if self._local.failure is not None:
@@ -81,7 +82,8 @@ class SegmentDeletion:
             retention_ms, retention_bytes = config.retention_ms, config.retention_bytes
             if remote is not None:
                 retention_ms, retention_bytes = config.disk_retention_ms, config.disk_retention_bytes
-            if not config.is_deleted:
+            has_copies = remote is not None and config.is_copied and not config.is_compacted
+            if not (config.is_deleted or has_copies):
                 retention_ms = retention_bytes = _UNLIMITED
             return self._delete(remote, retention_ms=retention_ms, retention_bytes=retention_bytes)
 

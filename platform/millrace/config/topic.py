@@ -157,7 +157,9 @@ class TopicConfig(Config):
         60_000, description="Time between the removal of a segment from the log and the deletion of its file."
     )
     cleanup_policy: str = Field(
-        DELETE, description="Policy for old records: delete, compact (the last record of each key stays), or both."
+        DELETE,
+        description="Policy for old records: delete, compact (the last record of each key stays), or both. The empty "
+        "value keeps all records.",
     )
     min_cleanable_dirty_ratio: float = Field(
         0.5, ge=0, le=1, description="Smallest dirty ratio at which a log is cleaned."
@@ -297,9 +299,9 @@ class TopicConfig(Config):
     @field_validator("cleanup_policy")
     @classmethod
     def _check_policy(cls, value: str) -> str:
-        policies = [part.strip() for part in value.split(",")]
+        policies = [part.strip() for part in value.split(",")] if value.strip() else []
         if not set(policies) <= {COMPACT, DELETE}:
-            raise ValueError("expected delete, compact or compact,delete")
+            raise ValueError("expected delete, compact, compact,delete, or nothing")
         return ",".join(dict.fromkeys(policies))
 
     @model_validator(mode="after")

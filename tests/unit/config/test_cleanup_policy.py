@@ -13,6 +13,7 @@ from millrace.errors import InvalidConfigError
         ("compact", True, False),
         ("compact,delete", True, True),
         ("delete, compact", True, True),
+        ("", False, False),
     ],
 )
 def test_a_policy_says_what_becomes_of_old_records(policy: str, is_compacted: bool, is_deleted: bool) -> None:
@@ -23,8 +24,8 @@ def test_a_policy_says_what_becomes_of_old_records(policy: str, is_compacted: bo
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"cleanup.policy": "keep"}, "expected delete, compact or compact,delete"),
-        ({"cleanup.policy": ""}, "expected delete, compact or compact,delete"),
+        ({"cleanup.policy": "keep"}, "expected delete, compact, compact,delete, or nothing"),
+        ({"cleanup.policy": ","}, "expected delete, compact, compact,delete, or nothing"),
         ({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "9"}, "min.compaction.lag.ms=10 is above"),
         ({"min.cleanable.dirty.ratio": "1.5"}, "min.cleanable.dirty.ratio"),
         ({"compression.gzip.level": "0"}, "expected 1 to 9, or -1"),

@@ -293,7 +293,9 @@ def test_records_are_deleted_only_up_to_the_high_watermark(open_log: Open, batch
         log.delete_records(offset)
 
 
-@pytest.mark.parametrize(("policy", "is_refused"), [("compact", True), ("compact,delete", False), ("delete", False)])
+@pytest.mark.parametrize(
+    ("policy", "is_refused"), [("compact", True), ("compact,delete", False), ("delete", False), ("", False)]
+)
 def test_records_of_topics_that_are_only_compacted_stay(
     open_log: Open, batch: Batch, policy: str, is_refused: bool
 ) -> None:

@@ -363,6 +363,15 @@ def test_retention_by_time_can_empty_the_log(open_log: Open, batch: Batch, clock
     assert log.append(batch([clock.now_ms()])).base_offset == 1
 
 
+def test_a_log_with_the_empty_cleanup_policy_keeps_records_that_nobody_deletes(open_log: Open, batch: Batch) -> None:
+    log = open_log({"cleanup.policy": "", "segment.bytes": len(batch()), "retention.bytes": 0, "retention.ms": 0})
+    for _ in range(3):
+        log.append(batch())
+    assert log.apply_retention() == 0
+    assert log.delete_records(2) == 2
+    assert (len(log.segments), log.log_start_offset) == (1, 2)
+
+
 # --- durability -----------------------------------------------------------------------------------------------
 
 

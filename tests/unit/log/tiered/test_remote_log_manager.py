@@ -82,6 +82,15 @@ def test_local_retention_is_not_total_retention(tiered_log: MakeLog, manager: Re
     assert offsets_of(log, 7)[0] == 6
 
 
+def test_local_retention_applies_with_the_empty_cleanup_policy(
+    tiered_log: MakeLog, manager: RemoteLogManager, settle: Settle
+) -> None:
+    log = tiered_log(segments=3, cleanup_policy="", **KEEP_NOTHING)
+    settle(manager)
+    assert log.apply_retention() == 3
+    assert (log.first_base_offset, log.log_start_offset) == (18, 0)
+
+
 @pytest.mark.parametrize("option", ["local_retention_bytes", "local_retention_ms"])
 def test_local_retention_deletes_nothing_from_a_log_that_is_not_attached(
     tiered_log: MakeLog, clock: Any, option: str
