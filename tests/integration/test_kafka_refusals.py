@@ -19,11 +19,15 @@ from millrace.errors import (
 )
 from millrace.kafka_protocol.calls import (
     alter_configs,
+    create_acls,
     create_partitions,
     delete_topics,
+    describe_acls,
+    describe_client_quotas,
     describe_cluster,
     describe_configs,
     describe_topic_partitions,
+    describe_user_scram_credentials,
     elect_leaders,
     list_groups,
     list_offsets,
@@ -41,6 +45,10 @@ from .kafka_clients import create_topic
 from .kafka_wire import KafkaWire, find_coordinator, join_consumer_group
 from .waiting import Stall
 
+BROKER_OPTIONS = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
 _MISMATCHED_ENDPOINT_TYPE, _UNSUPPORTED_ENDPOINT_TYPE = 114, 115
 
 
@@ -241,6 +249,37 @@ def test_a_found_coordinator_has_kafkas_text_in_place_of_an_error(
     answer = wire.call(FindCoordinatorRequest(key_type=0, **key), version)
     found = answer.coordinators[0] if version >= 4 else answer
     assert (found.error_code, found.error_message) == (0, text)
+
+
+def test_answers_without_an_error_have_kafkas_empty_text(wire: KafkaWire, topic: str) -> None:
+    """Kafka's other calls have no text then, which is another value of the protocol."""
+    described = describe_configs.DescribeConfigsResource(resource_type=2, resource_name=topic, configuration_keys=None)
+    assert wire.call(describe_configs.DescribeConfigsRequest(resources=(described,)), 4).results[0].error_message == ""
+    quotas = describe_client_quotas.DescribeClientQuotasRequest(components=(), strict=False)
+    users = describe_user_scram_credentials.DescribeUserScramCredentialsRequest(users=None)
+    acls = describe_acls.DescribeAclsRequest(
+        resource_type_filter=1,
+        resource_name_filter=None,
+        pattern_type_filter=1,
+        principal_filter=None,
+        host_filter=None,
+        operation=1,
+        permission_type=1,
+    )
+    for request, version in ((quotas, 1), (users, 0), (acls, 3)):
+        answer = wire.call(request, version)
+        assert (answer.error_code, answer.error_message) == (0, ""), request
+    created = create_acls.AclCreation(
+        resource_type=2,
+        resource_name=topic,
+        resource_pattern_type=3,
+        principal="User:nobody",
+        host="*",
+        operation=3,
+        permission_type=3,
+    )
+    (result,) = wire.call(create_acls.CreateAclsRequest(creations=(created,)), 3).results
+    assert (result.error_code, result.error_message) == (0, "")
 
 
 def test_groups_have_kafkas_names_of_their_types(wire: KafkaWire, topic: str) -> None:

@@ -33,7 +33,7 @@ async def handle(message: CreateAclsRequest, request: KafkaRequest) -> CreateAcl
     return CreateAclsResponse(
         throttle_time_ms=0,
         results=tuple(
-            AclCreationResult(error_code=code_of(each.error), error_message=text_of(each.error))
+            AclCreationResult(error_code=code_of(each.error), error_message=text_of(each.error, ""))
             for each in answer.results
         ),
     )

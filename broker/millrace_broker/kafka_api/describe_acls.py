@@ -28,7 +28,7 @@ async def handle(message: DescribeAclsRequest, request: KafkaRequest) -> Describ
     return DescribeAclsResponse(
         throttle_time_ms=0,
         error_code=0,
-        error_message=None,
+        error_message="",
         resources=tuple(
             DescribeAclsResource(
                 resource_type=resource_type,

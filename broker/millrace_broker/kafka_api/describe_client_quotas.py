@@ -26,7 +26,7 @@ async def handle(message: DescribeClientQuotasRequest, request: KafkaRequest) ->
     return DescribeClientQuotasResponse(
         throttle_time_ms=0,
         error_code=0,
-        error_message=None,
+        error_message="",
         entries=tuple(
             EntryData(
                 entity=tuple(

@@ -37,7 +37,7 @@ def _result(
     names = asked.configuration_keys
     return DescribeConfigsResult(
         error_code=code_of(found.error),
-        error_message=text_of(found.error),
+        error_message=text_of(found.error, ""),
         resource_type=asked.resource_type,
         resource_name=asked.resource_name,
         configs=tuple(

@@ -32,7 +32,7 @@ async def handle(
             DescribeUserScramCredentialsResult(
                 user=name,
                 error_code=0 if found else ResourceNotFoundError.code,
-                error_message=None if found else f"user {name} has no SCRAM credential",
+                error_message="" if found else f"user {name} has no SCRAM credential",
                 credential_infos=tuple(
                     CredentialInfo(mechanism=MECHANISM_NUMBERS[mechanism], iterations=found[mechanism].iterations)
                     for mechanism in sorted(found)
@@ -40,7 +40,7 @@ async def handle(
             )
         )
     return DescribeUserScramCredentialsResponse(
-        throttle_time_ms=0, error_code=0, error_message=None, results=tuple(results)
+        throttle_time_ms=0, error_code=0, error_message="", results=tuple(results)
     )
 
 

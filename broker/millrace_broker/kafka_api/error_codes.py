@@ -39,6 +39,6 @@ def code_for(error_code: int, *, knows_fencing: bool) -> int:
     return errors.InvalidProducerEpochError.code if is_unknown else error_code
 
 
-def text_of(error: pb.Error) -> str | None:
-    """Return the message of an error; None if there is none."""
-    return error.message or None
+def text_of(error: pb.Error, text_if_none: str | None = None) -> str | None:
+    """Return the message of an error. Kafka's calls do not agree on the text in place of a message."""
+    return error.message or text_if_none

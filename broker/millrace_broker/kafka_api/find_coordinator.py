@@ -39,7 +39,7 @@ def _coordinator(result: pb.FindCoordinatorResponse.Coordinator, text_if_found: 
         host=node.host,
         port=node.port,
         error_code=code_of(result.error),
-        error_message=text_of(result.error) if result.HasField("error") else text_if_found,
+        error_message=text_of(result.error, text_if_found),
     )
 
 
