@@ -16,6 +16,14 @@ DIFFERENCES: Final = {
     "messages of magic 0 and 1 are sent as batches of magic 2.",
     ApiKey.SASL_HANDSHAKE: "All mechanisms of Kafka. Version 0, with messages of SASL "
     "outside Kafka's framing, is not answered.",
+    ApiKey.ALTER_CONFIGS: "Unknown options of brokers are refused. Kafka stores them, because plugins may use them.",
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: "Unknown options of brokers are refused. Kafka stores them, because plugins may "
+    "use them.",
+    ApiKey.DESCRIBE_CONFIGS: "`min.insync.replicas` has the source of a default. Kafka stores it for all brokers, "
+    "because it has eligible leader replicas. The synonyms have the default of each topic option; Kafka leaves out "
+    "some.",
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: "One request can set the credentials of both mechanisms of a user. Kafka then "
+    "answers `DUPLICATE_RESOURCE`.",
     ApiKey.CREATE_DELEGATION_TOKEN: "Without an authorizer, a client creates tokens of its own principal only.",
     ApiKey.DESCRIBE_DELEGATION_TOKEN: "Without an authorizer, a client sees the tokens that it owns or renews.",
     ApiKey.API_VERSIONS: "The features are group.version 1, share.version 1 and transaction.version 2.",
