@@ -38,5 +38,7 @@ async def handle(
     if assignment is not None:
         response.has_assignment = True
         for topic, partitions in assignment.items():
-            response.assignment.add(name=topic, partitions=partitions)
+            info = broker.catalog.topics.get(topic)
+            if info is not None:  # else it was deleted just now, and the next heartbeat's assignment is another one
+                response.assignment.add(name=topic, partitions=partitions, topic_id=info.topic_id.bytes)
     return response

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from uuid import UUID
+
 from millrace.errors import InvalidRequestError, MillraceError
 from millrace.kafka_protocol.calls.share_group_heartbeat import (
     Assignment,
@@ -14,6 +17,7 @@ from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import code_of
 from millrace_broker.kafka_api.share_acknowledgements import check_member_id
 from millrace_broker.kafka_api.share_coordinators import ask
+from millrace_broker.metadata import TopicInfo
 from millrace_broker.share_groups.members import JOIN_EPOCH
 
 
@@ -47,7 +51,7 @@ async def handle(message: ShareGroupHeartbeatRequest, request: KafkaRequest) -> 
         member_id=message.member_id,
         member_epoch=answer.member_epoch,
         heartbeat_interval_ms=answer.heartbeat_interval_ms,
-        assignment=_assignment(answer, request) if answer.has_assignment else None,
+        assignment=assignment_of(answer, request.broker.catalog.topics) if answer.has_assignment else None,
     )
 
 
@@ -62,13 +66,19 @@ def _check(message: ShareGroupHeartbeatRequest) -> None:
         raise InvalidRequestError("a heartbeat with epoch 0 has no subscription: send the topics to join")
 
 
-def _assignment(answer: pb.ShareGroupHeartbeatResponse, request: KafkaRequest) -> Assignment:
-    topics = request.broker.catalog.topics
+def assignment_of(answer: pb.ShareGroupHeartbeatResponse, known: Mapping[str, TopicInfo]) -> Assignment:
+    """Return the assignment with the coordinator's ids of topics. A coordinator of an older version sends none.
+
+    ``known`` are this broker's topics. A topic may not be among them yet, or an earlier one of the same name.
+    """
     return Assignment(
         topic_partitions=tuple(
-            TopicPartitions(topic_id=topics[each.name].topic_id, partitions=tuple(each.partitions))
+            TopicPartitions(
+                topic_id=UUID(bytes=each.topic_id) if each.topic_id else known[each.name].topic_id,
+                partitions=tuple(each.partitions),
+            )
             for each in answer.assignment
-            if each.name in topics
+            if each.topic_id or each.name in known
         )
     )
 

@@ -4548,6 +4548,30 @@ Global___ShareGroupHeartbeatRequest: _TypeAlias = ShareGroupHeartbeatRequest  # 
 class ShareGroupHeartbeatResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class AssignedTopic(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        NAME_FIELD_NUMBER: _builtins.int
+        PARTITIONS_FIELD_NUMBER: _builtins.int
+        TOPIC_ID_FIELD_NUMBER: _builtins.int
+        name: _builtins.str
+        topic_id: _builtins.bytes
+        @_builtins.property
+        def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+        def __init__(
+            self,
+            *,
+            name: _builtins.str = ...,
+            partitions: _abc.Iterable[_builtins.int] | None = ...,
+            topic_id: _builtins.bytes = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "partitions", b"partitions", "topic_id", b"topic_id"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     MEMBER_EPOCH_FIELD_NUMBER: _builtins.int
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _builtins.int
     HAS_ASSIGNMENT_FIELD_NUMBER: _builtins.int
@@ -4557,14 +4581,14 @@ class ShareGroupHeartbeatResponse(_message.Message):
     has_assignment: _builtins.bool
     """else it has not changed"""
     @_builtins.property
-    def assignment(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicPartitions]: ...
+    def assignment(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShareGroupHeartbeatResponse.AssignedTopic]: ...
     def __init__(
         self,
         *,
         member_epoch: _builtins.int = ...,
         heartbeat_interval_ms: _builtins.int = ...,
         has_assignment: _builtins.bool = ...,
-        assignment: _abc.Iterable[Global___TopicPartitions] | None = ...,
+        assignment: _abc.Iterable[Global___ShareGroupHeartbeatResponse.AssignedTopic] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
