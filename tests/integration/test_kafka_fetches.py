@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from millrace.errors import ThrottledError
 from millrace.kafka_protocol.calls.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from millrace.kafka_protocol.calls.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from millrace.records import Compression, Record, build_rows_batch
+from millrace.records import Compression, Record, build_rows_batch, scan_headers
 from millrace.records.message_set import build_entries
 from millrace_broker.log.read_threads import LogReads
 from millrace_broker.testing import EmbeddedBroker
@@ -50,6 +51,12 @@ def _fetch(*topics: str, max_wait_ms: int = 0, **fields: Any) -> FetchRequest:
         topics=tuple(FetchTopic(topic=each, partitions=partitions) for each in topics),
         **fields,
     )
+
+
+def _limited_fetch(topic: str, min_bytes: int, partition_max_bytes: int, max_wait_ms: int = _NEVER_MS) -> FetchRequest:
+    partitions = (FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=partition_max_bytes),)
+    topics = (FetchTopic(topic=topic, partitions=partitions),)
+    return FetchRequest(max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=100_000, topics=topics)
 
 
 def _session(wire: KafkaWire, topic: str) -> int:
@@ -133,6 +140,35 @@ def test_a_request_whose_partitions_are_unchanged_waits_for_records(
     (found,) = answer.responses[0].partitions
     assert (found.error_code, found.high_watermark) == (0, 1)
     assert found.records
+
+
+def test_a_read_that_ends_with_an_older_segment_does_not_wait_for_min_bytes(
+    module_broker: EmbeddedBroker, wire: KafkaWire, topic: str
+) -> None:
+    name = f"{topic}-small"
+    create_topic(module_broker, name, segment_bytes="100")
+    for _ in range(3):  # each in its segment
+        _produce(wire, name)
+    (found,) = wire.call(_limited_fetch(name, 10_000, 10_000), _VERSION).responses[0].partitions
+    assert [header.base_offset for _, header in scan_headers(bytes(found.records))] == [0]
+
+
+def test_a_read_that_its_limit_ended_does_not_wait_for_min_bytes(wire: KafkaWire, topic: str) -> None:
+    """The limit is between two batches. Kafka sends a part of the second one, and so has the bytes."""
+    for _ in range(2):
+        _produce(wire, topic)
+    (found,) = wire.call(_limited_fetch(topic, 100, 100), _VERSION).responses[0].partitions
+    assert [header.base_offset for _, header in scan_headers(bytes(found.records))] == [0]
+
+
+@pytest.mark.parametrize("partition_max_bytes", [100, 10_000])
+def test_a_read_of_too_few_bytes_waits(wire: KafkaWire, topic: str, partition_max_bytes: int) -> None:
+    """With the small limit, no number of records is enough."""
+    for _ in range(2):
+        _produce(wire, topic)
+    started = time.monotonic()
+    wire.call(_limited_fetch(topic, 1000, partition_max_bytes, max_wait_ms=300), _VERSION)
+    assert time.monotonic() - started >= 0.3
 
 
 def test_a_partition_whose_reads_are_too_many_has_no_records_and_no_error(

@@ -4,6 +4,9 @@ The limits are Kafka's (KIP-74). Partitions are read in the order of the request
 to its ``partition_max_bytes``. The first batch of the first non-empty partition is returned whole, whatever its size,
 so that a reader always makes progress.
 
+A call with fewer than ``min_bytes`` waits for new records only. If a segment or a limit ended a read before the last
+record, the call is answered at once, as by Kafka's ``DelayedFetch``.
+
 A ``READ_COMMITTED`` fetch reads up to the last stable offset, and waits for that offset to advance. The response lists
 the aborted transactions among the returned batches.
 """
@@ -17,6 +20,7 @@ from typing import NamedTuple
 from millrace.errors import MillraceError, StorageError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.fetch_response import FetchAnswer, PartitionAnswer
+from millrace.records import scan_headers
 from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.broker_calls import check_is_broker
 from millrace_broker.api.common.errors import error_message
@@ -30,11 +34,12 @@ from millrace_broker.replication.runtime import ServedPartition
 
 
 class _Reading(NamedTuple):
-    """Response so far, its bytes, and whether an error or redirection must be sent without waiting."""
+    """Response so far, its bytes and reads, and whether an error or redirection must be sent without waiting."""
 
     response: FetchAnswer
     size_bytes: int
     has_error: bool
+    reads: Sequence[_LogRead]
 
 
 class _LogRead(NamedTuple):
@@ -73,6 +78,8 @@ async def handle(broker: Broker, request: pb.FetchRequest, context: RequestConte
         return (await _read_leased(broker, request, max_bytes, context.response_lease)).response
     reading = await _read_leased(broker, request, max_bytes, context.response_lease)
     if reading.size_bytes >= min_bytes or reading.has_error or request.max_wait_ms <= 0:
+        return reading.response
+    if _is_cut_short(reading.reads, min_bytes):
         return reading.response
     missing_bytes = min_bytes - reading.size_bytes
     del reading
@@ -155,7 +162,28 @@ async def _read(broker: Broker, request: pb.FetchRequest, max_bytes: int, *, has
                 result.error.CopyFrom(error_message(error))
     size_bytes = await _read_logs(broker, reads, max_bytes, is_committed=request.isolation_level == pb.READ_COMMITTED)
     has_error = has_error or any(each.answered.result.HasField("error") for each in reads)
-    return _Reading(response, size_bytes, has_error)
+    return _Reading(response, size_bytes, has_error, reads)
+
+
+def _is_cut_short(reads: Sequence[_LogRead], min_bytes: int) -> bool:
+    """Return whether reads of fewer than ``min_bytes`` left records behind, so that waiting for new ones is wrong.
+
+    A read ends with its segment. It returns whole batches, so it may be smaller than the limit that ended it. Such a
+    read counts with its limit, because Kafka sends a part of the next batch.
+    """
+    size_bytes = 0
+    for each in reads:
+        records = each.answered.records
+        if not records and not size_bytes:
+            continue  # compaction left no records before the end
+        next_offset = max((header.next_offset for _, header in scan_headers(records)), default=each.offset)
+        if next_offset >= each.end_offset:
+            size_bytes += len(records)
+        elif any(each.offset < segment.base_offset < each.end_offset for segment in each.log.segments):
+            return True
+        else:
+            size_bytes += each.max_bytes
+    return size_bytes >= min_bytes
 
 
 async def _read_logs(broker: Broker, reads: Sequence[_LogRead], max_bytes: int, *, is_committed: bool) -> int:
