@@ -9,10 +9,13 @@ from uuid import UUID
 import pytest
 
 from millrace.errors import (
+    DuplicateResourceError,
+    InvalidConfigError,
     InvalidRegularExpressionError,
     InvalidRequestError,
     LeaderNotAvailableError,
     OffsetNotAvailableError,
+    ResourceNotFoundError,
     StaleMemberEpochError,
     UnknownTopicIdError,
     UnsupportedVersionError,
@@ -21,6 +24,7 @@ from millrace.kafka_protocol.calls import (
     alter_configs,
     create_acls,
     create_partitions,
+    create_topics,
     delete_topics,
     describe_acls,
     describe_client_quotas,
@@ -57,6 +61,35 @@ def wire(module_broker: EmbeddedBroker, topic: str) -> Iterator[KafkaWire]:
     create_topic(module_broker, topic)
     with KafkaWire(module_broker) as opened:
         yield opened
+
+
+def test_a_new_topic_with_an_option_without_value_is_refused(wire: KafkaWire, topic: str) -> None:
+    names = (f"{topic}-bad", f"{topic}-good")
+    values = (None, "60000")
+    topics = tuple(
+        create_topics.CreatableTopic(
+            name=name,
+            num_partitions=1,
+            replication_factor=1,
+            assignments=(),
+            configs=(create_topics.CreatableTopicConfig(name="retention.ms", value=value),),
+        )
+        for name, value in zip(names, values, strict=True)
+    )
+    answer = wire.call(create_topics.CreateTopicsRequest(topics=topics, timeout_ms=10_000), 7)
+    assert {each.name: each.error_code for each in answer.topics} == {
+        names[0]: InvalidConfigError.code,
+        names[1]: 0,
+    }
+
+
+def test_a_user_that_is_named_twice_is_not_described(wire: KafkaWire) -> None:
+    users = tuple(describe_user_scram_credentials.UserName(name=name) for name in ("twice", "once", "twice"))
+    answer = wire.call(describe_user_scram_credentials.DescribeUserScramCredentialsRequest(users=users), 0)
+    assert [(each.user, each.error_code) for each in answer.results] == [
+        ("twice", DuplicateResourceError.code),
+        ("once", ResourceNotFoundError.code),
+    ]
 
 
 def test_a_topic_that_a_request_names_twice_or_by_name_and_id_is_not_deleted(

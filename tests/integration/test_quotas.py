@@ -328,7 +328,8 @@ def test_kafkas_calls_set_show_and_remove_quotas(connect: Callable[[], KafkaWire
     assert described(wire, ("client-id", 1, None)) == {tuple(both): quotas}
     assert described(wire, ("user", 3, None)) == INVALID_REQUEST
     assert described(wire, ("user", 0, None)) == INVALID_REQUEST
-    assert described(wire, ("group", 2, None)) == INVALID_REQUEST
+    assert described(wire, ("group", 2, None)) == errors.UnsupportedVersionError.code
+    assert described(wire, ("", 2, None)) == INVALID_REQUEST
     assert altered(wire, both, producer_byte_rate=None, request_percentage=None) == (0, "")
     assert altered(wire, [("user", "carol")], consumer_byte_rate=None) == (0, "")
     assert described(wire, ("user", 0, "carol")) == {}

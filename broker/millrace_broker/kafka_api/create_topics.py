@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from millrace.acls import AclOperation, ResourceType
-from millrace.errors import TopicAuthorizationError
+from millrace.errors import InvalidConfigError, TopicAuthorizationError
 from millrace.kafka_protocol.calls.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -28,14 +28,28 @@ _WITH_QUOTA_ERROR: Final = 6
 
 async def handle(message: CreateTopicsRequest, request: KafkaRequest) -> CreateTopicsResponse:
     """Create the topics, which are opaque."""
+    refused = tuple(_without_value(topic) for topic in message.topics if _null_options(topic))
     wanted = pb.CreateTopicsRequest(
-        topics=[_new_topic(topic) for topic in message.topics],
+        topics=[_new_topic(topic) for topic in message.topics if not _null_options(topic)],
         timeout_ms=max(0, message.timeout_ms),
         validate_only=message.validate_only,
     )
     request.refuse_mutations(_WITH_QUOTA_ERROR)
     answer = await create(request.broker, wanted, request.context)
-    return CreateTopicsResponse(throttle_time_ms=0, topics=tuple(_result(request, each) for each in answer.results))
+    created = tuple(_result(request, each) for each in answer.results)
+    return CreateTopicsResponse(throttle_time_ms=0, topics=created + refused)
+
+
+def _null_options(topic: CreatableTopic) -> list[str]:
+    return [config.name for config in topic.configs if config.value is None]
+
+
+def _without_value(topic: CreatableTopic) -> CreatableTopicResult:
+    return CreatableTopicResult(
+        name=topic.name,
+        error_code=InvalidConfigError.code,
+        error_message=f"{', '.join(_null_options(topic))} of topic {topic.name}: no value: set one, or name no option",
+    )
 
 
 def _new_topic(topic: CreatableTopic) -> pb.NewTopic:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millrace.errors import InvalidRequestError
+from millrace.errors import InvalidRequestError, UnsupportedVersionError
 from millrace.kafka_protocol.calls.describe_client_quotas import (
     ComponentData,
     DescribeClientQuotasRequest,
@@ -12,7 +12,7 @@ from millrace.kafka_protocol.calls.describe_client_quotas import (
     ValueData,
 )
 from millrace.protocol import millrace_pb2 as pb
-from millrace.quotas import Match
+from millrace.quotas import ENTITY_TYPES, Match
 from millrace_broker.api.common.access_rules import check_request
 from millrace_broker.api.describe_client_quotas import handle as describe
 from millrace_broker.kafka_api.call import KafkaRequest
@@ -41,8 +41,10 @@ async def handle(message: DescribeClientQuotasRequest, request: KafkaRequest) ->
 
 
 def _filter(component: ComponentData) -> pb.DescribeClientQuotasRequest.Filter:
-    """Return a filter. Raises ``InvalidRequestError`` for a match that Kafka refuses."""
+    """Return a filter. Raises ``InvalidRequestError`` and ``UnsupportedVersionError`` for one that Kafka refuses."""
     kind, match, name = component.entity_type, component.match_type, component.match
+    if kind and kind not in ENTITY_TYPES:
+        raise UnsupportedVersionError(f"no quota belongs to the entity type {kind}: expected {', '.join(ENTITY_TYPES)}")
     if match not in list(Match):
         raise InvalidRequestError(f"match type {match} of {kind} is none of 0 (exact), 1 (default) and 2 (any)")
     if (match == Match.EXACT) != (name is not None):

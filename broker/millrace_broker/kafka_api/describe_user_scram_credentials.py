@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from millrace.errors import MillraceError, ResourceNotFoundError
+from collections import Counter
+
+from millrace.errors import DuplicateResourceError, MillraceError, ResourceNotFoundError
 from millrace.kafka_protocol.calls.describe_user_scram_credentials import (
     CredentialInfo,
     DescribeUserScramCredentialsRequest,
@@ -26,7 +28,10 @@ async def handle(
     known = request.broker.scram_credentials.of_users()
     names = [each.name for each in message.users] if message.users else list(known)
     results = []
-    for name in dict.fromkeys(names):
+    for name, times in Counter(names).items():
+        if times > 1:
+            results.append(_duplicate(name))
+            continue
         found = known.get(name, {})
         results.append(
             DescribeUserScramCredentialsResult(
@@ -41,6 +46,15 @@ async def handle(
         )
     return DescribeUserScramCredentialsResponse(
         throttle_time_ms=0, error_code=0, error_message="", results=tuple(results)
+    )
+
+
+def _duplicate(name: str) -> DescribeUserScramCredentialsResult:
+    return DescribeUserScramCredentialsResult(
+        user=name,
+        error_code=DuplicateResourceError.code,
+        error_message=f"user {name} is in the request more than once: name it once",
+        credential_infos=(),
     )
 
 
