@@ -92,6 +92,18 @@ def test_topics_that_are_only_compacted_refuse(admin: Admin, calls: Any, topic: 
         admin.delete_records({TopicPartition(topic, 0): 0})
 
 
+def test_topics_without_a_cleanup_policy_keep_records_until_a_client_deletes_them(
+    admin: Admin, calls: Any, topic: str, module_broker: EmbeddedBroker
+) -> None:
+    calls.create(topic, configs={"cleanup.policy": "", "retention.ms": "1", "segment.bytes": "1000"})
+    fill(calls, topic, 3)
+    log = module_broker.server.broker.logs.get(topic, 0)
+    assert log is not None
+    log.apply_retention()
+    assert log.log_start_offset == 0
+    assert admin.delete_records({TopicPartition(topic, 0): 2}) == {TopicPartition(topic, 0): 2}
+
+
 def test_the_start_survives_a_restart(tmp_path: Path) -> None:
     partition = TopicPartition("orders", 0)
     with EmbeddedBroker(tmp_path) as broker, Admin(broker.bootstrap_servers) as admin:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -99,7 +99,9 @@ class TopicConfig(Config):
     """Configuration of one topic. The broker provides the defaults."""
 
     segment_bytes: int = Field(2**30, ge=14, le=INT_MAX, description="Largest size of a segment file, in bytes.")
-    segment_ms: Int64 = Field(604_800_000, description="Age at which a segment is rolled even if it is not full.")
+    segment_ms: int = Field(
+        604_800_000, ge=1, le=LONG_MAX, description="Age at which a segment is rolled even if it is not full."
+    )
     segment_jitter_ms: Int64 = Field(0, description="Largest random reduction of segment.ms.")
     segment_index_bytes: int = Field(
         10 * 2**20, ge=4, le=INT_MAX, description="Largest size of the offset index of a segment, in bytes."
@@ -158,8 +160,8 @@ class TopicConfig(Config):
     )
     cleanup_policy: str = Field(
         DELETE,
-        description="Policy for old records: delete, compact (the last record of each key stays), or both. The empty "
-        "value keeps all records.",
+        description="Policy for old records: delete, compact (the last record of each key stays), or both. Empty: all "
+        "records stay, until a client deletes them.",
     )
     min_cleanable_dirty_ratio: float = Field(
         0.5, ge=0, le=1, description="Smallest dirty ratio at which a log is cleaned."
@@ -282,9 +284,18 @@ class TopicConfig(Config):
         """Age at which a segment is rolled; compaction, which leaves the last one alone, may need it earlier."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
 
+    @model_validator(mode="before")
+    @classmethod
+    def _trim(cls, values: Any) -> Any:
+        """Remove the spaces around each value, as Kafka does."""
+        if not isinstance(values, dict):
+            return values
+        return {name: value.strip() if isinstance(value, str) else value for name, value in values.items()}
+
     @field_validator("leader_replication_throttled_replicas", "follower_replication_throttled_replicas")
     @classmethod
     def _check_throttled(cls, value: str) -> str:
+        value = ",".join(part.strip() for part in value.split(","))
         if value not in ("", "*") and not _THROTTLED.fullmatch(value):
             raise ValueError("expected partition:broker,partition:broker,... or *")
         return value
@@ -299,9 +310,9 @@ class TopicConfig(Config):
     @field_validator("cleanup_policy")
     @classmethod
     def _check_policy(cls, value: str) -> str:
-        policies = [part.strip() for part in value.split(",")] if value.strip() else []
+        policies = [part.strip() for part in value.split(",")] if value else []
         if not set(policies) <= {COMPACT, DELETE}:
-            raise ValueError("expected delete, compact, compact,delete, or nothing")
+            raise ValueError("expected delete, compact, compact,delete or no policy")
         return ",".join(dict.fromkeys(policies))
 
     @model_validator(mode="after")

@@ -13,6 +13,7 @@ from millrace.errors import InvalidConfigError
         ("compact", True, False),
         ("compact,delete", True, True),
         ("delete, compact", True, True),
+        (" compact ", True, False),
         ("", False, False),
     ],
 )
@@ -24,8 +25,10 @@ def test_a_policy_says_what_becomes_of_old_records(policy: str, is_compacted: bo
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"cleanup.policy": "keep"}, "expected delete, compact, compact,delete, or nothing"),
-        ({"cleanup.policy": ","}, "expected delete, compact, compact,delete, or nothing"),
+        ({"cleanup.policy": "keep"}, "expected delete, compact, compact,delete or no policy"),
+        ({"cleanup.policy": ","}, "expected delete, compact, compact,delete or no policy"),
+        ({"cleanup.policy": "delete,"}, "expected delete, compact, compact,delete or no policy"),
+        ({"segment.ms": "0"}, "segment.ms"),
         ({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "9"}, "min.compaction.lag.ms=10 is above"),
         ({"min.cleanable.dirty.ratio": "1.5"}, "min.cleanable.dirty.ratio"),
         ({"compression.gzip.level": "0"}, "expected 1 to 9, or -1"),
@@ -41,3 +44,15 @@ def test_a_compacted_topic_rolls_early_enough_for_its_longest_lag() -> None:
     lag = {"max.compaction.lag.ms": "1000"}
     assert TopicConfig.load({"cleanup.policy": "compact", **lag}).roll_ms == 1000
     assert TopicConfig.load(lag).roll_ms == TopicConfig.load({}).segment_ms
+
+
+@pytest.mark.parametrize(
+    ("option", "given", "read"),
+    [
+        ("compression.type", " gzip", "gzip"),
+        ("unclean.leader.election.enable", "true ", True),
+        ("leader.replication.throttled.replicas", "0:1 , 1:1", "0:1,1:1"),
+    ],
+)
+def test_spaces_around_values_are_not_part_of_them(option: str, given: str, read: object) -> None:
+    assert TopicConfig.load({option: given}).options()[option] == read
