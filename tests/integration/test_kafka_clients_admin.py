@@ -180,6 +180,26 @@ def test_the_answer_to_a_created_topic_has_its_options(module_broker: EmbeddedBr
     assert options["cleanup.policy"] == ("delete", 5)
 
 
+@pytest.mark.parametrize(
+    ("option", "value"), [("log.cleaner.threads", "many"), ("message.max.bytes", "-7"), ("log.dirs", "/elsewhere")]
+)
+def test_a_wrong_change_of_a_brokers_option_is_an_invalid_request(
+    module_broker: EmbeddedBroker, option: str, value: str
+) -> None:
+    with KafkaWire(module_broker) as wire:
+        for name in ("", "0"):
+            assert alter(wire, _BROKER, name, {option: value}) == _INVALID_REQUEST
+            assert replace_all(wire, _BROKER, name, {option: value}) == _INVALID_REQUEST
+
+
+def test_only_lists_of_a_broker_can_be_appended_to(module_broker: EmbeddedBroker) -> None:
+    appended = AlterableConfig(name="message.max.bytes", config_operation=2, value="7")
+    wanted = AlterConfigsResource(resource_type=_BROKER, resource_name="", configs=(appended,))
+    with KafkaWire(module_broker) as wire:
+        answer = wire.call(IncrementalAlterConfigsRequest(resources=(wanted,), validate_only=False), 1)
+    assert answer.responses[0].error_code == _INVALID_CONFIG
+
+
 def test_options_of_a_group_are_set_described_and_replaced(module_broker: EmbeddedBroker, topic: str) -> None:
     session, heartbeat = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
     with KafkaWire(module_broker) as wire:

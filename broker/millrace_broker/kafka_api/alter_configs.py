@@ -15,8 +15,8 @@ from millrace_broker.api.alter_configs import alter
 from millrace_broker.api.common.access_rules import check_request
 from millrace_broker.api.describe_configs import describe
 from millrace_broker.kafka_api.call import KafkaRequest
-from millrace_broker.kafka_api.configs import own_source, resource
-from millrace_broker.kafka_api.error_codes import NONE, code_of
+from millrace_broker.kafka_api.configs import code_of_change, own_source, resource
+from millrace_broker.kafka_api.error_codes import NONE
 
 
 async def handle(message: AlterConfigsRequest, request: KafkaRequest) -> AlterConfigsResponse:
@@ -27,7 +27,7 @@ async def handle(message: AlterConfigsRequest, request: KafkaRequest) -> AlterCo
             await alter(request.broker, await _alteration(each, request), validate_only=message.validate_only)
         except Exception as error:  # noqa: BLE001 - the resource's error; unexpected errors are logged
             known = known_error(error)
-            responses.append(_response(each, code_of(known), known.message))
+            responses.append(_response(each, code_of_change(each.resource_type, known), known.message))
         else:
             responses.append(_response(each, NONE, None))
     return AlterConfigsResponse(throttle_time_ms=0, responses=tuple(responses))

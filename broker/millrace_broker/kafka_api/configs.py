@@ -16,8 +16,10 @@ from millrace.config.integers import INT_MAX, LONG_MAX, SHORT_MAX
 from millrace.config.listener_options import shared_name
 from millrace.config.topic import TopicConfig
 from millrace.config.topic_defaults import TOPIC_DEFAULTS
+from millrace.errors import InvalidConfigError, InvalidRequestError, MillraceError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.configs import CLIENT_METRICS, is_list
+from millrace_broker.kafka_api.error_codes import code_of
 
 SOURCES: Final = {
     "DYNAMIC_TOPIC_CONFIG": 1,
@@ -79,6 +81,13 @@ class Operation(IntEnum):
 def resource(kind: int, name: str) -> pb.ConfigResource:
     """Return a resource. Its types have Kafka's numbers, which the handlers check."""
     return pb.ConfigResource(type=kind, name=name)  # type: ignore[arg-type]  # an open enumeration
+
+
+def code_of_change(kind: int, error: MillraceError) -> int:
+    """Return the code of a refused change. As in Kafka, a wrong value of a broker's option is an invalid request."""
+    if kind == pb.BROKER and isinstance(error, InvalidConfigError):
+        return InvalidRequestError.code
+    return code_of(error)
 
 
 def own_source(kind: int, name: str) -> str:

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Final
 
 from millrace.config.topic import TopicConfig
-from millrace.errors import InvalidRequestError
+from millrace.errors import InvalidRequestError, MillraceError
 from millrace.kafka_protocol.calls.incremental_alter_configs import (
     AlterConfigsResource,
     AlterConfigsResourceResponse,
@@ -17,8 +17,9 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api import known_error
 from millrace_broker.api.alter_configs import alter
 from millrace_broker.api.common.access_rules import check_request
+from millrace_broker.api.common.configs import is_list
 from millrace_broker.kafka_api.call import KafkaRequest
-from millrace_broker.kafka_api.configs import Operation, resource
+from millrace_broker.kafka_api.configs import Operation, code_of_change, resource
 from millrace_broker.kafka_api.error_codes import NONE, code_of
 
 _TOPIC_OPTIONS: Final = frozenset(TopicConfig.option_names())
@@ -38,7 +39,7 @@ async def handle(message: IncrementalAlterConfigsRequest, request: KafkaRequest)
             await alter(request.broker, _alteration(each), validate_only=message.validate_only)
         except Exception as error:  # noqa: BLE001 - the resource's error; unexpected errors are logged
             known = known_error(error)
-            responses.append(_response(each, code_of(known), known.message))
+            responses.append(_response(each, _code(each, known), known.message))
         else:
             responses.append(_response(each, NONE, None))
     return IncrementalAlterConfigsResponse(throttle_time_ms=0, responses=tuple(responses))
@@ -68,6 +69,11 @@ def _alteration(wanted: AlterConfigsResource) -> pb.AlterConfigsRequest.Alterati
         else:
             values[operation][each.name] = each.value
     return alteration
+
+
+def _code(wanted: AlterConfigsResource, error: MillraceError) -> int:
+    changed = (each.name for each in wanted.configs if each.config_operation in (Operation.APPEND, Operation.SUBTRACT))
+    return code_of_change(wanted.resource_type, error) if all(map(is_list, changed)) else code_of(error)
 
 
 def _response(wanted: AlterConfigsResource, error_code: int, text: str | None) -> AlterConfigsResourceResponse:
