@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import Executor, Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -265,10 +266,10 @@ class Actors:
         places = [served(self._broker, "orders", partition) for partition in (0, 1)]
         checked = [ProducedBatches(batch, place.log.config, in_transaction=True) for place in places]
         await asyncio.gather(*map(self._broker.appends.append, places, checked))
-        await transactions.add_offsets(name, producer, group)
         shard = await ready(lambda: self._broker.groups.shard_of(group))
-        offset, transaction = self._offset("orders", number), shard.transaction(producer.producer_id, producer.epoch)
-        await shard.commit_transactional(group, NOBODY, offset, transaction)
+        verify = partial(transactions.add_offsets, name, producer, group)
+        transaction = await shard.log.transaction(producer.producer_id, producer.epoch, verify, begins=True)
+        await shard.commit_transactional(group, NOBODY, self._offset("orders", number), transaction)
 
     # The only member of a group joins with changed metadata, gets its assignment, and commits.
 

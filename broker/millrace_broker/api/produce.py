@@ -216,7 +216,7 @@ async def _verify(
         coordinator_key=request.coordinator_key,
     )
     try:
-        return await verified(partition.log, producer_id, epoch, verify)
+        return await verified(partition.log, producer_id, epoch, verify, begins=request.adds_partitions)
     except ProducerFencedError as error:
         raise InvalidProducerEpochError(error.message) from None  # the error that a partition uses for it
     except _NO_COORDINATOR as error:

@@ -41,7 +41,9 @@ async def handle(
         coordinator_key=request.coordinator_key,
     )
     try:
-        transaction = await shard.transaction(request.producer_id, request.producer_epoch, verify)
+        transaction = await shard.log.transaction(
+            request.producer_id, request.producer_epoch, verify, begins=request.adds_offsets
+        )
     except (BrokerUnavailableError, RequestTimedOutError, LeaderNotAvailableError) as error:
         raise CoordinatorLoadInProgressError(error.message) from None
     response = pb.TxnOffsetCommitResponse()

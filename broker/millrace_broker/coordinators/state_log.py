@@ -251,14 +251,16 @@ class StateLog:
         with parked():
             return await asyncio.shield(appending)
 
-    async def transaction(self, producer_id: int, epoch: int, verify: Callable[[], Awaitable[None]]) -> OpenTransaction:
-        """Return a producer's transaction, after its verification at its coordinator.
+    async def transaction(
+        self, producer_id: int, epoch: int, verify: Callable[[], Awaitable[None]], *, begins: bool
+    ) -> OpenTransaction:
+        """Return a producer's transaction, after its verification at its coordinator; see ``verified``.
 
         Raises ``NotCoordinatorError``, ``CoordinatorNotAvailableError``, and the errors of ``verify``.
         """
         with coordinator_errors():
             log = self._partition().log
-        return OpenTransaction(producer_id, epoch, await verified(log, producer_id, epoch, verify))
+        return OpenTransaction(producer_id, epoch, await verified(log, producer_id, epoch, verify, begins=begins))
 
     def submit(self, records: Sequence[StateRecord], transaction: OpenTransaction | None = None) -> asyncio.Future[int]:
         """Enqueue an append at once, for callers that wait later and must keep their order. The result must not be

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -85,7 +85,8 @@ class GroupShard:
     ) -> None:
         self._clock: Final = clock
         self._executors: Final = executors
-        self._log: Final = log
+        self.log: Final = log
+        """The log of the partition, which also verifies transactions."""
         self._settings: Final = settings
         self._timers: Final = timers
         self._loading: GroupLoader | None = GroupLoader(log.name)
@@ -254,7 +255,7 @@ class GroupShard:
                 self._set_timer(entry, effect.key, effect.delay_ms)
             elif isinstance(effect, Store):
                 record = group_record(group.group_id, effect.group, entry.state_since_ms)
-                self._tasks.start(self._store(entry, effect.token, self._log.submit([record])))
+                self._tasks.start(self._store(entry, effect.token, self.log.submit([record])))
             else:
                 self._timers.cancel((group.group_id, effect.key))
 
@@ -312,10 +313,6 @@ class GroupShard:
         if commits:
             await self._append_commits(entry, commits)
 
-    async def transaction(self, producer_id: int, epoch: int, verify: Callable[[], Awaitable[None]]) -> OpenTransaction:
-        """Return a producer's verified transaction. Raises the errors of ``StateLog.transaction``."""
-        return await self._log.transaction(producer_id, epoch, verify)
-
     async def commit_transactional(
         self, group_id: str, identity: Identity, commits: Commits, transaction: OpenTransaction
     ) -> None:
@@ -361,7 +358,7 @@ class GroupShard:
         records = [offset_record(group_id, partition, commit) for partition, commit in commits.items()]
         producer_id = None if transaction is None else transaction.producer_id
         entry.offsets.begin(commits, producer_id)
-        appending = self._log.submit(records, transaction)
+        appending = self.log.submit(records, transaction)
 
         def finish(done: asyncio.Future[int]) -> None:
             position = done.result() if done.exception() is None else None
@@ -382,7 +379,7 @@ class GroupShard:
         for group_id in self._open_groups.pop(producer_id, ()):
             entry = self._entries.get(group_id)
             if entry is not None:
-                offsets, end_offset = entry.offsets, self._log.end_offset
+                offsets, end_offset = entry.offsets, self.log.end_offset
                 offsets.complete(producer_id, is_committed=is_committed, end_offset=end_offset)
 
     async def delete_offsets(
@@ -422,7 +419,7 @@ class GroupShard:
         records = [offset_tombstone(entry.group.group_id, partition) for partition in partitions]
         for first in range(0, len(records), _TOMBSTONES_AT_ONCE):
             some = records[first : first + _TOMBSTONES_AT_ONCE]
-            position = await self._log.append(some)
+            position = await self.log.append(some)
             entry.offsets.delete(partitions[first : first + len(some)], position + len(some) - 1)
 
     # --- groups --------------------------------------------------------------------------------------------
@@ -458,7 +455,7 @@ class GroupShard:
         group = entry.classic
         try:
             await self._append_tombstones(entry, entry.offsets.partitions())
-            await self._log.append([group_tombstone(group.group_id)])
+            await self.log.append([group_tombstone(group.group_id)])
             del self._entries[group.group_id]
         except BaseException:
             left = StoredGroup(protocol_type=group.protocol_type, generation_id=group.generation_id)
@@ -497,4 +494,4 @@ class GroupShard:
             group.delete()
         del self._entries[group.group_id]
         if group.generation_id > 0:  # a group without a generation has no record
-            await written(self._log.submit([group_tombstone(group.group_id)]))
+            await written(self.log.submit([group_tombstone(group.group_id)]))

@@ -15,6 +15,7 @@ from millrace.kafka_protocol.calls.create_topics import (
 )
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.access import Need, access_for
+from millrace_broker.api.common.access_rules import denied_items
 from millrace_broker.api.create_topics import handle as create
 from millrace_broker.api.describe_configs import topic_entries
 from millrace_broker.kafka_api.call import KafkaRequest
@@ -28,7 +29,6 @@ _WITH_QUOTA_ERROR: Final = 6
 
 async def handle(message: CreateTopicsRequest, request: KafkaRequest) -> CreateTopicsResponse:
     """Create the topics, which are opaque."""
-    refused = tuple(_without_value(topic) for topic in message.topics if _null_options(topic))
     wanted = pb.CreateTopicsRequest(
         topics=[_new_topic(topic) for topic in message.topics if not _null_options(topic)],
         timeout_ms=max(0, message.timeout_ms),
@@ -37,7 +37,22 @@ async def handle(message: CreateTopicsRequest, request: KafkaRequest) -> CreateT
     request.refuse_mutations(_WITH_QUOTA_ERROR)
     answer = await create(request.broker, wanted, request.context)
     created = tuple(_result(request, each) for each in answer.results)
-    return CreateTopicsResponse(throttle_time_ms=0, topics=created + refused)
+    return CreateTopicsResponse(throttle_time_ms=0, topics=created + _without_values(message, request))
+
+
+def _without_values(message: CreateTopicsRequest, request: KafkaRequest) -> tuple[CreatableTopicResult, ...]:
+    """Refuse the topics with options that have no value. A client without the right to a topic learns no more."""
+    refused = [topic for topic in message.topics if _null_options(topic)]
+    asked = pb.CreateTopicsRequest(topics=[pb.NewTopic(name=topic.name) for topic in refused])
+    denied = denied_items("CreateTopics", request.broker, asked, request.context)
+    return tuple(
+        CreatableTopicResult(
+            name=topic.name, error_code=denied[topic.name].code, error_message=denied[topic.name].message
+        )
+        if topic.name in denied
+        else _without_value(topic)
+        for topic in refused
+    )
 
 
 def _null_options(topic: CreatableTopic) -> list[str]:

@@ -29,15 +29,19 @@ def guard_transaction(log: PartitionLog, producer_id: int, epoch: int) -> Callab
 
 
 async def verified(
-    log: PartitionLog, producer_id: int, epoch: int, verify: Callable[[], Awaitable[None]]
+    log: PartitionLog, producer_id: int, epoch: int, verify: Callable[[], Awaitable[None]], *, begins: bool
 ) -> Callable[[], None]:
     """Verify a transaction at its coordinator, and return the check for just before the append.
 
-    The coordinator may wait until the producer's last transaction is complete, whose end marker changes the entry too.
-    In that case the transaction is verified again. Raises the errors of ``verify``.
+    With ``begins`` the verification may begin the transaction (KIP-890, part 2). The coordinator then waits until the
+    producer's last transaction is complete, whose end marker changes the entry too. In that case the transaction is
+    verified again, which is safe because its epoch names it. A producer that keeps its epoch gets the error: the next
+    transaction may have begun, and the records may be late ones of the last. Raises the errors of ``verify``.
     """
     check = guard_transaction(log, producer_id, epoch)
     await verify()
+    if not begins:
+        return check
     try:
         check()
     except InvalidTxnStateError:

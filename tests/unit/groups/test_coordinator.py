@@ -139,12 +139,16 @@ def test_groups_and_offsets_are_read_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("committed", [True, False])
 @pytest.mark.parametrize("restarts", [True, False])
 def test_offsets_of_a_transaction_count_once_it_is_committed(tmp_path: Path, committed: bool, restarts: bool) -> None:
+    async def verify() -> None:
+        """Answer as a coordinator that knows the transaction."""
+
     async def scenario(directory: Path) -> None:
         async with opened(directory) as broker:
             shard = await shard_of(broker, "g")
             await shard.commit("g", SIMPLE, {T0: commit(1)})
-            await shard.commit_transactional("g", SIMPLE, {T0: commit(7)}, shard.transaction(5, 0))
-            await shard.commit_transactional("g", SIMPLE, {T0: commit(8)}, shard.transaction(5, 0))
+            for offset in (7, 8):
+                transaction = await shard.log.transaction(5, 0, verify, begins=False)
+                await shard.commit_transactional("g", SIMPLE, {T0: commit(offset)}, transaction)
             assert shard.entries["g"].offsets.is_unstable(T0)
             if not restarts:
                 await check(broker)
@@ -172,7 +176,7 @@ def test_a_group_that_cannot_be_read_keeps_its_offsets(tmp_path: Path) -> None:
         async with opened(directory) as broker:
             shard = await shard_of(broker, "g")
             await shard.commit("g", SIMPLE, {T0: commit(1)})
-            await shard._log.append([StateRecord(group_key("g"), b"\0\x63of a later version")])
+            await shard.log.append([StateRecord(group_key("g"), b"\0\x63of a later version")])
         async with opened(directory) as broker:
             shard = await shard_of(broker, "g")
             assert shard.entries["g"].offsets.committed[T0].offset == 1

@@ -33,7 +33,7 @@ def test_the_end_of_the_last_transaction_during_a_verification_does_not_count(op
             log.append_end_marker_unsynced(9, 1, COMMIT, is_epoch_raised=True)
         verified_at.append(log.log_end_offset)
 
-    check = asyncio.run(verified(log, 9, 1, verify))
+    check = asyncio.run(verified(log, 9, 1, verify, begins=True))
     check()
     assert verified_at == [2, 2]
 
@@ -47,9 +47,26 @@ def test_an_end_after_the_verification_counts(open_log: Open, batch: Batch) -> N
         nonlocal calls
         calls += 1
 
-    check = asyncio.run(verified(log, 9, 0, verify))
+    check = asyncio.run(verified(log, 9, 0, verify, begins=True))
     check()
     log.append_end_marker_unsynced(9, 0, COMMIT)
     with pytest.raises(InvalidTxnStateError, match="ended before these records"):
+        check()
+    assert calls == 1
+
+
+def test_a_producer_that_keeps_its_epoch_is_not_verified_again(open_log: Open, batch: Batch) -> None:
+    """Its next transaction may be open by then, and the records may be late ones of the last."""
+    log = open_log()
+    _begin(log, batch)
+    calls = 0
+
+    async def verify() -> None:
+        nonlocal calls
+        calls += 1
+        log.append_end_marker_unsynced(9, 0, COMMIT)
+
+    check = asyncio.run(verified(log, 9, 0, verify, begins=False))
+    with pytest.raises(InvalidTxnStateError):
         check()
     assert calls == 1
