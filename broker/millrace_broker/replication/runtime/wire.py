@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from millrace_broker.replication.core.follower import AskEpochEnd, AskLogBounds
 from millrace_broker.replication.runtime.fetch_sessions import FollowerFetch
 
 T = TypeVar("T")
+TopicT = TypeVar("TopicT", bound=Hashable)
 
 _LATEST, _EARLIEST = -1, -2
 
@@ -50,9 +51,10 @@ def fetch_request(request: SessionRequest[PartitionKey, ReplicaFetch], config: B
         session_id=request.session_id,
         session_epoch=request.epoch,
     )
-    for name, fetches in _by_topic(request.fetches.items()):
-        topic = message.topics.add(name=name, topic_id=fetches[0][1].topic_id)
-        for number, (_, fetch) in fetches:
+    named = ((((name, each.topic_id), number), each.fetch) for (name, number), each in request.fetches.items())
+    for (name, topic_id), fetches in _by_topic(named):
+        topic = message.topics.add(name=name, topic_id=topic_id)
+        for number, fetch in fetches:
             partition = topic.partitions.add(
                 partition=number,
                 fetch_offset=fetch.offset,
@@ -155,8 +157,8 @@ def read_bounds(
             yield key, error_in(start.error) or error_in(end.error) or (start.offset, end.offset)
 
 
-def _by_topic(items: Iterable[tuple[PartitionKey, T]]) -> Iterable[tuple[str, list[tuple[int, T]]]]:
-    topics: dict[str, list[tuple[int, T]]] = {}
+def _by_topic(items: Iterable[tuple[tuple[TopicT, int], T]]) -> Iterable[tuple[TopicT, list[tuple[int, T]]]]:
+    topics: dict[TopicT, list[tuple[int, T]]] = {}
     for (name, number), item in items:
         topics.setdefault(name, []).append((number, item))
     return topics.items()

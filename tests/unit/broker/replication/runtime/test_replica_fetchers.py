@@ -17,10 +17,11 @@ from millrace.config.topic import TopicConfig
 from millrace_broker.log import LogManager
 from millrace_broker.network import PeerListener, Peers
 from millrace_broker.purgatory import PartitionKey
-from millrace_broker.replication.core import FetchFrom
+from millrace_broker.replication.core import FetchFrom, SessionRequest
 from millrace_broker.replication.runtime.hosted import HostedReplica
 from millrace_broker.replication.runtime.replica_fetchers import SourceFetcher
 from millrace_broker.replication.runtime.throttles import Throttles
+from millrace_broker.replication.runtime.wire import ReplicaFetch, changed_fetches, fetch_request
 from millrace_broker.runtime import Executors
 
 from .....integration.waiting import STALL_S
@@ -103,6 +104,16 @@ def test_a_topic_that_is_created_again_is_named_in_the_session(tmp_path: Path) -
         executors.close()
 
     asyncio.run(fetch_both())
+
+
+def test_partitions_of_two_topics_of_one_name_keep_their_topic_ids() -> None:
+    """One of them may be left over from a topic that was deleted while this broker was away."""
+    fetch, ids = OneFetch().question(0), (UUID(int=1).bytes, UUID(int=2).bytes)
+    request = SessionRequest(
+        session_id=0, epoch=0, fetches={("t", number): ReplicaFetch(each, fetch) for number, each in enumerate(ids)}
+    )
+    changed = changed_fetches(fetch_request(request, BrokerConfig()))
+    assert {key: each.topic_id for key, each in changed.items()} == {("t", 0): ids[0], ("t", 1): ids[1]}
 
 
 @pytest.mark.parametrize("turns", range(4))
