@@ -5,9 +5,10 @@ from __future__ import annotations
 import socket
 import struct
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from millrace.kafka_protocol.calls.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from millrace.kafka_protocol.calls.describe_acls import DescribeAclsRequest
 from millrace.kafka_protocol.calls.find_coordinator import FindCoordinatorRequest
 from millrace.kafka_protocol.data.request_header import RequestHeader
 from millrace.kafka_protocol.lookup import (
@@ -19,6 +20,17 @@ from millrace.kafka_protocol.message import Message
 from millrace_broker.testing import EmbeddedBroker
 
 from .waiting import Stall
+
+EVERY_ACL: Final = DescribeAclsRequest(
+    resource_type_filter=1,
+    resource_name_filter=None,
+    pattern_type_filter=1,
+    principal_filter=None,
+    host_filter=None,
+    operation=1,
+    permission_type=1,
+)
+"""A request for all ACLs, with the number ANY in each filter."""
 
 
 def written(request: Message, version: int, correlation_id: int = 0, client_id: str | None = "wire") -> bytes:

@@ -31,14 +31,13 @@ from millrace.cli.main import main
 from millrace.clients import Admin, Consumer, Producer
 from millrace.config.broker import BrokerConfig
 from millrace.coordination.zookeeper import ZooKeeperStore
-from millrace.kafka_protocol.calls.describe_acls import DescribeAclsRequest
 from millrace_broker.security import AclStore
 from millrace_broker.testing import EmbeddedBroker
 
 from .broker_cluster import Cluster
 from .consumer_groups import QUICK, QUICK_GROUPS
 from .documented import Reader
-from .kafka_wire import KafkaWire
+from .kafka_wire import EVERY_ACL, KafkaWire
 from .waiting import STALL_S, eventually
 from .zookeeper_server import ZooKeeperServer
 
@@ -193,18 +192,7 @@ def test_without_an_authorizer_there_are_no_acls(module_broker: EmbeddedBroker) 
         with pytest.raises(errors.SecurityDisabledError):
             admin.delete_acls([AclBindingFilter()])
     with KafkaWire(module_broker) as wire:
-        described = wire.call(
-            DescribeAclsRequest(
-                resource_type_filter=1,
-                resource_name_filter=None,
-                pattern_type_filter=1,
-                principal_filter=None,
-                host_filter=None,
-                operation=1,
-                permission_type=1,
-            ),
-            3,
-        )
+        described = wire.call(EVERY_ACL, 3)
     assert described.error_code == errors.SecurityDisabledError.code
     assert "authorizer.class.name" in described.error_message
 

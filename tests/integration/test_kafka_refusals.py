@@ -26,7 +26,6 @@ from millrace.kafka_protocol.calls import (
     create_partitions,
     create_topics,
     delete_topics,
-    describe_acls,
     describe_client_quotas,
     describe_cluster,
     describe_configs,
@@ -46,7 +45,7 @@ from millrace_broker.api import list_offsets as offsets_handler
 from millrace_broker.testing import EmbeddedBroker
 
 from .kafka_clients import create_topic
-from .kafka_wire import KafkaWire, find_coordinator, join_consumer_group
+from .kafka_wire import EVERY_ACL, KafkaWire, find_coordinator, join_consumer_group
 from .waiting import Stall
 
 BROKER_OPTIONS = {
@@ -290,16 +289,7 @@ def test_answers_without_an_error_have_kafkas_empty_text(wire: KafkaWire, topic:
     assert wire.call(describe_configs.DescribeConfigsRequest(resources=(described,)), 4).results[0].error_message == ""
     quotas = describe_client_quotas.DescribeClientQuotasRequest(components=(), strict=False)
     users = describe_user_scram_credentials.DescribeUserScramCredentialsRequest(users=None)
-    acls = describe_acls.DescribeAclsRequest(
-        resource_type_filter=1,
-        resource_name_filter=None,
-        pattern_type_filter=1,
-        principal_filter=None,
-        host_filter=None,
-        operation=1,
-        permission_type=1,
-    )
-    for request, version in ((quotas, 1), (users, 0), (acls, 3)):
+    for request, version in ((quotas, 1), (users, 0), (EVERY_ACL, 3)):
         answer = wire.call(request, version)
         assert (answer.error_code, answer.error_message) == (0, ""), request
     created = create_acls.AclCreation(

@@ -16,6 +16,7 @@ from millrace.kafka_protocol.calls.create_topics import (
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.access import Need, access_for
 from millrace_broker.api.common.access_rules import denied_items
+from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.create_topics import handle as create
 from millrace_broker.api.describe_configs import topic_entries
 from millrace_broker.kafka_api.call import KafkaRequest
@@ -36,35 +37,25 @@ async def handle(message: CreateTopicsRequest, request: KafkaRequest) -> CreateT
     )
     request.refuse_mutations(_WITH_QUOTA_ERROR)
     answer = await create(request.broker, wanted, request.context)
-    created = tuple(_result(request, each) for each in answer.results)
-    return CreateTopicsResponse(throttle_time_ms=0, topics=created + _without_values(message, request))
+    results = [*answer.results, *_without_values(message, request)]
+    return CreateTopicsResponse(throttle_time_ms=0, topics=tuple(_result(request, each) for each in results))
 
 
-def _without_values(message: CreateTopicsRequest, request: KafkaRequest) -> tuple[CreatableTopicResult, ...]:
+def _without_values(message: CreateTopicsRequest, request: KafkaRequest) -> list[pb.CreateTopicsResponse.Result]:
     """Refuse the topics with options that have no value. A client without the right to a topic learns no more."""
-    refused = [topic for topic in message.topics if _null_options(topic)]
-    asked = pb.CreateTopicsRequest(topics=[pb.NewTopic(name=topic.name) for topic in refused])
+    refused = {topic.name: options for topic in message.topics if (options := _null_options(topic))}
+    asked = pb.CreateTopicsRequest(topics=[pb.NewTopic(name=name) for name in refused])
     denied = denied_items("CreateTopics", request.broker, asked, request.context)
-    return tuple(
-        CreatableTopicResult(
-            name=topic.name, error_code=denied[topic.name].code, error_message=denied[topic.name].message
-        )
-        if topic.name in denied
-        else _without_value(topic)
-        for topic in refused
-    )
+    results = []
+    for name, options in refused.items():
+        text = f"{', '.join(options)} of topic {name}: no value: set one, or name no option"
+        error = denied.get(name) or InvalidConfigError(text)
+        results.append(pb.CreateTopicsResponse.Result(name=name, error=error_message(error)))
+    return results
 
 
 def _null_options(topic: CreatableTopic) -> list[str]:
     return [config.name for config in topic.configs if config.value is None]
-
-
-def _without_value(topic: CreatableTopic) -> CreatableTopicResult:
-    return CreatableTopicResult(
-        name=topic.name,
-        error_code=InvalidConfigError.code,
-        error_message=f"{', '.join(_null_options(topic))} of topic {topic.name}: no value: set one, or name no option",
-    )
 
 
 def _new_topic(topic: CreatableTopic) -> pb.NewTopic:

@@ -107,6 +107,12 @@ async def begin(
     return producer
 
 
+async def fail_to_append(log: StateLog, records: Sequence[StateRecord]) -> int:
+    """Stand for ``StateLog.append`` on a full disk."""
+    await asyncio.sleep(0)
+    raise StorageError("no room")
+
+
 async def write(broker: Broker, producer: ProducerIdAndEpoch, number: int) -> None:
     batch = build_rows_batch(
         [Record(key=None, value=b"v", timestamp_ms=broker.clock.now_ms())],
@@ -324,14 +330,9 @@ def test_partitions_that_are_added_at_the_same_time_share_changes(
 def test_calls_that_share_a_change_share_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         append = StateLog.append
-
-        async def fails(log: StateLog, records: Sequence[StateRecord]) -> int:
-            await asyncio.sleep(0)
-            raise StorageError("no room")
-
         async with opened(tmp_path) as broker:
             producer = await broker.transactions.init_producer_id("wide", None, timeout_ms=60_000)
-            monkeypatch.setattr(StateLog, "append", fails)
+            monkeypatch.setattr(StateLog, "append", fail_to_append)
             keys = [("orders", number) for number in range(5)]
             joins = [broker.transactions.join("wide", producer, key) for key in keys]
             errors = await asyncio.gather(*joins, return_exceptions=True)
@@ -349,14 +350,9 @@ def test_calls_that_share_a_change_share_its_error(tmp_path: Path, monkeypatch: 
 def test_a_change_that_cannot_be_written_has_no_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         append = StateLog.append
-
-        async def fails(log: StateLog, records: Sequence[StateRecord]) -> int:
-            await asyncio.sleep(0)
-            raise StorageError("no room")
-
         async with opened(tmp_path) as broker:
             producer = await begin(broker, "unlucky", 0)
-            monkeypatch.setattr(StateLog, "append", fails)
+            monkeypatch.setattr(StateLog, "append", fail_to_append)
             with pytest.raises(StorageError, match="no room"):
                 await broker.transactions.end("unlucky", producer, committed=True)
             with pytest.raises(StorageError, match="no room"):
