@@ -31,6 +31,7 @@ from millrace.config.update_modes import UpdateMode
 from millrace.config.zookeeper import ZooKeeperConfig
 from millrace.kafka_protocol.calls.table import NAMES, VERSIONS, ApiKey
 from millrace_broker.kafka_api import KafkaState, kafka_calls
+from millrace_broker.kafka_api.call import ELEMENTS_MAX
 from millrace_broker.kafka_api.differences import DIFFERENCES, UNANSWERED
 from pyspark_millrace.options.reference import READ_OPTIONS, WRITE_OPTIONS, Option
 
@@ -165,7 +166,9 @@ def _kafka_page() -> str:
         "# Compatibility with Kafka\n\nCalls that the broker answers to Kafka's clients, with their versions "
         "here and in Kafka 4.3, and what is known to differ. Calls without versions are not answered, and "
         "not advertised. Calls of KRaft's quorum and controllers, and of the groups of Kafka Streams "
-        "(KIP-1071), are not answered either, and have no row.\n\n"
+        "(KIP-1071), are not answered either, and have no row.\n\nA request has at most "
+        f"{ELEMENTS_MAX:,} elements in all of its arrays together, such as topics and partitions. A larger "
+        "one closes its connection. Kafka has no such limit.\n\n"
         + _table(("key", "call", "versions here", "versions in Kafka", "differences"), rows)
     )
 

@@ -6,6 +6,7 @@ import json
 import logging
 import socket
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,15 @@ from millrace.kafka_protocol.calls.api_versions import ApiVersionsRequest
 from millrace.kafka_protocol.calls.fetch import FetchPartition, FetchRequest, FetchTopic
 from millrace.kafka_protocol.calls.incremental_alter_configs import IncrementalAlterConfigsRequest
 from millrace.kafka_protocol.calls.metadata import MetadataRequest, MetadataRequestTopic
+from millrace.kafka_protocol.calls.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 from millrace.kafka_protocol.calls.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from millrace.kafka_protocol.calls.table import ApiKey
 from millrace.records import Compression, Record, build_rows_batch
+from millrace_broker.kafka_api.call import ELEMENTS_MAX
 from millrace_broker.kafka_api.fetch_sessions import SESSIONS_MAX
 from millrace_broker.testing import EmbeddedBroker
 
@@ -110,6 +117,38 @@ def test_lengths_beyond_the_request_close_its_connection_and_name_the_field(
         assert other.call(MetadataRequest(topics=()), 9).brokers
     (line,) = _closings(caplog, wire)
     assert f"MetadataRequest of version {version}, field topics" in line
+
+
+def _epochs(partitions: int) -> OffsetForLeaderEpochRequest:
+    asked = OffsetForLeaderPartition(partition=0, current_leader_epoch=-1, leader_epoch=0)
+    return OffsetForLeaderEpochRequest(
+        topics=(OffsetForLeaderTopic(topic="unknown", partitions=(asked,) * partitions),)
+    )
+
+
+def test_a_request_for_too_many_partitions_closes_its_connection_and_names_the_remedy(
+    module_broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The limit holds before the partitions take memory."""
+    with KafkaWire(module_broker) as wire, KafkaWire(module_broker) as other:
+        wire.send(_epochs(ELEMENTS_MAX), 4)
+        assert wire.received == b""
+        (line,) = _closings(caplog, wire)
+        assert "OffsetForLeaderEpochRequest of version 4, field topics[0].partitions" in line
+        assert f"more than {ELEMENTS_MAX} elements in one message: send several smaller ones" in line
+        assert other.call(_epochs(10), 4).topics[0].partitions[9].error_code == 3
+
+
+def test_a_request_for_many_partitions_is_answered_in_turns_with_other_requests(module_broker: EmbeddedBroker) -> None:
+    answered = 0
+    with KafkaWire(module_broker) as wire, KafkaWire(module_broker) as other, ThreadPoolExecutor(1) as waiter:
+        wire.send(_epochs(50_000), 4)
+        answer = waiter.submit(wire.receive, ApiKey.OFFSET_FOR_LEADER_EPOCH, 4)
+        while not answer.done():
+            assert other.call(ApiVersionsRequest(), 0).error_code == 0
+            answered += 1
+    assert len(answer.result()[1].topics[0].partitions) == 50_000
+    assert answered > 50
 
 
 def test_bytes_of_kafka_on_the_grpc_port_affect_no_other_client(module_broker: EmbeddedBroker) -> None:

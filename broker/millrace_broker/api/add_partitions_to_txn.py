@@ -9,6 +9,7 @@ from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.metadata import topic_rules
+from millrace_broker.runtime.turns import Turns
 from millrace_broker.transactions import ProducerIdAndEpoch
 
 
@@ -20,7 +21,12 @@ async def handle(
     if request.verify_only:
         return await _verify(broker, request)
     wanted = [(topic.name, number) for topic in request.topics for number in topic.partitions]
-    problems = {partition: problem for partition in wanted if (problem := _problem(broker, *partition)) is not None}
+    problems, turns = {}, Turns()
+    for partition in wanted:
+        await turns.next()
+        problem = _problem(broker, *partition)
+        if problem is not None:
+            problems[partition] = problem
     if not problems:
         await broker.transactions.add_partitions(
             request.transactional_id,
@@ -32,6 +38,7 @@ async def handle(
     for topic in request.topics:
         errors = response.topics.add(name=topic.name)
         for number in topic.partitions:
+            await turns.next()
             result = errors.partitions.add(partition=number)
             if problems:
                 skipped = OperationNotAttemptedError("not added, because another partition of the request was refused")
@@ -41,11 +48,12 @@ async def handle(
 
 async def _verify(broker: Broker, request: pb.AddPartitionsToTxnRequest) -> pb.AddPartitionsToTxnResponse:
     """Check for a partition leader whether each partition is part of the open transaction (KIP-890)."""
-    response = pb.AddPartitionsToTxnResponse()
+    response, turns = pb.AddPartitionsToTxnResponse(), Turns()
     producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
     for topic in request.topics:
         errors = response.topics.add(name=topic.name)
         for number in topic.partitions:
+            await turns.next()
             result = errors.partitions.add(partition=number)
             try:
                 await broker.transactions.verify_here(

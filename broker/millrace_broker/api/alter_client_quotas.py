@@ -10,6 +10,7 @@ from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.quota_entities import read_entity
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
+from millrace_broker.runtime.turns import Turns
 
 
 @authorized("AlterClientQuotas")
@@ -17,8 +18,9 @@ async def handle(
     broker: Broker, request: pb.AlterClientQuotasRequest, context: RequestContext
 ) -> pb.AlterClientQuotasResponse:
     """Apply all changes of an entity, or report its error."""
-    response = pb.AlterClientQuotasResponse()
+    response, turns = pb.AlterClientQuotasResponse(), Turns()
     for entry in request.entries:
+        await turns.next()
         result = response.results.add()
         try:
             alter = partial(broker.quota_configs.alter, validate_only=request.validate_only)

@@ -14,13 +14,15 @@ from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.api.describe_configs import entries_of
 from millrace_broker.broker import Broker
 from millrace_broker.config.log_levels import alter_log_levels
+from millrace_broker.runtime.turns import Turns
 
 
 @authorized("AlterConfigs")
 async def handle(broker: Broker, request: pb.AlterConfigsRequest, context: RequestContext) -> pb.AlterConfigsResponse:
     """Apply each alteration as a whole, or report its error."""
-    response = pb.AlterConfigsResponse()
+    response, turns = pb.AlterConfigsResponse(), Turns()
     for alteration in request.alterations:
+        await turns.next()
         result = response.results.add(resource=alteration.resource)
         try:
             await alter(broker, alteration, validate_only=request.validate_only)

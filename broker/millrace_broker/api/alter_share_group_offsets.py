@@ -9,6 +9,7 @@ from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.coordinators import written
+from millrace_broker.runtime.turns import Turns
 
 
 @authorized("AlterShareGroupOffsets")
@@ -20,10 +21,11 @@ async def handle(
     The group need not exist. Raises ``NonEmptyGroupError`` and the errors of ``ShareCoordinator.shard_of``.
     """
     broker.share_groups.shard_of(request.group_id).check_has_no_members(request.group_id)
-    response = pb.AlterShareGroupOffsetsResponse()
+    response, turns = pb.AlterShareGroupOffsetsResponse(), Turns()
     for topic in request.topics:
         topic_result = response.topics.add(name=topic.name)
         for wanted in topic.partitions:
+            await turns.next()
             result = topic_result.partitions.add(partition=wanted.partition)
             try:
                 info = broker.share_groups.topic_with(topic.name, wanted.partition)

@@ -11,6 +11,7 @@ from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.metadata import topic_rules
+from millrace_broker.runtime.turns import Turns
 
 
 @authorized("CreatePartitions")
@@ -21,10 +22,11 @@ async def handle(
 
     All partitions are created before the call waits for their leaders.
     """
-    response = pb.CreatePartitionsResponse()
+    response, turns = pb.CreatePartitionsResponse(), Turns()
     times = Counter(topic.name for topic in request.topics)
     created = []
     for topic in request.topics:
+        await turns.next()
         result = response.results.add(name=topic.name)
         try:
             if times[topic.name] > 1:

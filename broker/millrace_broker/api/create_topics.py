@@ -11,14 +11,16 @@ from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.metadata import TopicSpec
+from millrace_broker.runtime.turns import Turns
 
 
 @authorized("CreateTopics")
 async def handle(broker: Broker, request: pb.CreateTopicsRequest, context: RequestContext) -> pb.CreateTopicsResponse:
     """Create the topics. Topics accept records when the call returns."""
-    response = pb.CreateTopicsResponse()
+    response, turns = pb.CreateTopicsResponse(), Turns()
     times = Counter(topic.name for topic in request.topics)
     for topic in request.topics:
+        await turns.next()
         result = response.results.add(name=topic.name)
         try:
             if times[topic.name] > 1:

@@ -8,14 +8,16 @@ from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.groups import find_group
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
+from millrace_broker.runtime.turns import Turns
 from millrace_broker.share_groups import ShareGroup
 
 
 @authorized("DeleteGroups")
 async def handle(broker: Broker, request: pb.DeleteGroupsRequest, context: RequestContext) -> pb.DeleteGroupsResponse:
     """Delete the groups."""
-    response = pb.DeleteGroupsResponse()
+    response, turns = pb.DeleteGroupsResponse(), Turns()
     for group_id in request.group_ids:
+        await turns.next()
         result = response.results.add(group_id=group_id)
         try:
             if isinstance(find_group(broker, group_id), ShareGroup):

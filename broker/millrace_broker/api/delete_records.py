@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
 from millrace.protocol import millrace_pb2 as pb
@@ -32,7 +31,7 @@ async def handle(broker: Broker, request: pb.DeleteRecordsRequest, context: Requ
         for wanted in topic_offsets.partitions:
             result = topic_result.partitions.add(partition=wanted.partition)
             works.append(_delete(broker, topic_offsets, wanted, result, timeout_s))
-    await asyncio.gather(*works)
+    await broker.executors.all_to_the_end(works)
     return response
 
 

@@ -7,6 +7,7 @@ from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
+from millrace_broker.runtime.turns import Turns
 
 
 @authorized("DeleteShareGroupOffsets")
@@ -18,8 +19,9 @@ async def handle(
     Raises ``GroupIdNotFoundError``, ``NonEmptyGroupError`` and the errors of ``ShareCoordinator.shard_of``.
     """
     broker.share_groups.shard_of(request.group_id).without_members(request.group_id)
-    response = pb.DeleteShareGroupOffsetsResponse()
+    response, turns = pb.DeleteShareGroupOffsetsResponse(), Turns()
     for name in request.topics:
+        await turns.next()
         result = response.topics.add(name=name)
         try:
             shard = broker.share_groups.shard_of(request.group_id)

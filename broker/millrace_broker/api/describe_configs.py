@@ -27,6 +27,7 @@ from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.config.log_levels import log_levels
 from millrace_broker.metadata import topic_rules
+from millrace_broker.runtime.turns import Turns
 
 _DYNAMIC_TOPIC = "DYNAMIC_TOPIC_CONFIG"
 _DYNAMIC_CLIENT_METRICS = "DYNAMIC_CLIENT_METRICS_CONFIG"
@@ -48,8 +49,9 @@ async def handle(
 
 async def describe(broker: Broker, request: pb.DescribeConfigsRequest) -> pb.DescribeConfigsResponse:
     """Describe each resource for a caller that has authorized the client."""
-    response = pb.DescribeConfigsResponse()
+    response, turns = pb.DescribeConfigsResponse(), Turns()
     for resource in request.resources:
+        await turns.next()
         result = response.results.add(resource=resource)
         try:
             result.entries.extend(await entries_of(broker, resource))

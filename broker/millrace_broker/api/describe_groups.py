@@ -16,6 +16,7 @@ from millrace_broker.api.common.groups import find_group
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.groups import ConsumerGroup, GroupEntry, assignment_bytes, subscription_bytes
+from millrace_broker.runtime.turns import Turns
 from millrace_broker.share_groups import ShareGroup
 
 
@@ -24,8 +25,9 @@ async def handle(
     broker: Broker, request: pb.DescribeGroupsRequest, context: RequestContext
 ) -> pb.DescribeGroupsResponse:
     """Describe the groups. As in Kafka, member metadata and assignments are shown only for a stable group."""
-    response = pb.DescribeGroupsResponse()
+    response, turns = pb.DescribeGroupsResponse(), Turns()
     for group_id in request.group_ids:
+        await turns.next()
         result = response.groups.add(group_id=group_id)
         try:
             found = find_group(broker, group_id)

@@ -7,6 +7,7 @@ from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
+from millrace_broker.runtime.turns import Turns
 
 _NONE = -1
 
@@ -16,10 +17,11 @@ async def handle(
     broker: Broker, request: pb.DescribeProducersRequest, context: RequestContext
 ) -> pb.DescribeProducersResponse:
     """Describe the producers of each partition led here. The transaction start offset reveals a hanging transaction."""
-    response = pb.DescribeProducersResponse()
+    response, turns = pb.DescribeProducersResponse(), Turns()
     for topic_partitions in request.topics:
         topic_producers = response.topics.add(name=topic_partitions.name)
         for number in topic_partitions.partitions:
+            await turns.next()
             described = topic_producers.partitions.add(partition=number)
             try:
                 partition = broker.partitions.led(broker.partitions.topic(topic_partitions.name), number)

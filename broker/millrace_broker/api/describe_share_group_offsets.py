@@ -14,6 +14,7 @@ from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.metadata import TopicInfo
+from millrace_broker.runtime.turns import Turns
 from millrace_broker.share_groups import ShareProgress
 
 _logger = logging.getLogger(__name__)
@@ -31,8 +32,9 @@ async def handle(
 
     The lag of a partition is left out if its leader does not answer.
     """
-    response = pb.DescribeShareGroupOffsetsResponse()
+    response, turns = pb.DescribeShareGroupOffsetsResponse(), Turns()
     for wanted in request.groups:
+        await turns.next()
         result = response.groups.add(group_id=wanted.group_id)
         try:
             progress = _progress(broker, wanted.group_id)
@@ -40,6 +42,7 @@ async def handle(
             if wanted.all_topics:
                 topics = numbers_by_topic(sorted(progress))
             for name, partitions in topics.items():
+                await turns.next()
                 topic, described = broker.catalog.topics.get(name), result.topics.add(name=name)
                 _describe(described, topic, partitions, progress)
                 if wanted.with_lag and topic is not None:

@@ -9,6 +9,7 @@ from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
+from millrace_broker.runtime.turns import Turns
 
 _NONE = -1
 
@@ -18,8 +19,9 @@ async def handle(
     broker: Broker, request: pb.DescribeTransactionsRequest, context: RequestContext
 ) -> pb.DescribeTransactionsResponse:
     """Describe each transactional id. An unknown id gets an error."""
-    response = pb.DescribeTransactionsResponse()
+    response, turns = pb.DescribeTransactionsResponse(), Turns()
     for transactional_id in request.transactional_ids:
+        await turns.next()
         described = response.transactions.add(
             transactional_id=transactional_id, coordinator_id=broker.config.broker_id, start_time_ms=_NONE
         )

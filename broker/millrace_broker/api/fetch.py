@@ -31,6 +31,7 @@ from millrace_broker.broker import Broker
 from millrace_broker.log import PartitionLog
 from millrace_broker.quotas import Lease
 from millrace_broker.replication.runtime import ServedPartition
+from millrace_broker.runtime.turns import Turns
 
 
 class _Reading(NamedTuple):
@@ -134,10 +135,11 @@ def _readable_bytes_max(broker: Broker, request: pb.FetchRequest) -> int:
 async def _read(broker: Broker, request: pb.FetchRequest, max_bytes: int, *, has_room: bool) -> _Reading:
     response = FetchAnswer()
     reads: list[_LogRead] = []
-    has_error = False
+    has_error, turns = False, Turns()
     for topic_fetch in request.topics:
         topic_records = response.add_topic(topic_fetch.name, topic_fetch.topic_id)
         for wanted in topic_fetch.partitions:
+            await turns.next()
             answered = topic_records.add_partition(wanted.partition)
             result = answered.result
             try:

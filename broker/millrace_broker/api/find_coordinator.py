@@ -21,6 +21,7 @@ from millrace_broker.coordinators import (
     partition_of,
 )
 from millrace_broker.metadata import LiveBroker
+from millrace_broker.runtime.turns import Turns
 
 _TOPICS: Final = {pb.GROUP: OFFSETS_TOPIC, pb.TRANSACTION: TRANSACTIONS_TOPIC, pb.SHARE: SHARE_STATE_TOPIC}
 
@@ -34,8 +35,9 @@ async def handle(
         raise InvalidRequestError(
             f"key_type {request.key_type}: expected 0 (group), 1 (transaction) or 2 (share group)"
         )
-    response = pb.FindCoordinatorResponse()
+    response, turns = pb.FindCoordinatorResponse(), Turns()
     for key in request.keys:
+        await turns.next()
         result = response.coordinators.add(key=key)
         try:
             node = await _find(broker, request.key_type, key, context.listener_name)

@@ -15,6 +15,7 @@ from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.log import PartitionLog
 from millrace_broker.replication.runtime import ServedPartition
+from millrace_broker.runtime.turns import Turns
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -34,10 +35,11 @@ async def handle(broker: Broker, request: pb.ListOffsetsRequest, context: Reques
     """Answer with the offset for each partition's timestamp; -1 if no record has that timestamp or a later one."""
     if request.HasField("replica_id"):
         check_is_broker(broker, context)
-    response = pb.ListOffsetsResponse()
+    response, turns = pb.ListOffsetsResponse(), Turns()
     for topic_times in request.topics:
         topic_offsets = response.topics.add(name=topic_times.name)
         for wanted in topic_times.partitions:
+            await turns.next()
             result = topic_offsets.partitions.add(partition=wanted.partition)
             try:
                 topic = await broker.partitions.find_topic(topic_times.name)

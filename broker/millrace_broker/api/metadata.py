@@ -21,6 +21,7 @@ from millrace_broker.broker import Broker
 from millrace_broker.metadata import PartitionInfo, TopicInfo, TopicSpec, topic_rules
 from millrace_broker.metadata.topics import LEADER_NONE
 from millrace_broker.quotas import Usage
+from millrace_broker.runtime.turns import Turns
 
 _CREATION_WAIT_MS: Final = 5_000
 """How long a request waits for the leaders of a topic that it auto-created."""
@@ -40,7 +41,9 @@ async def handle(broker: Broker, request: pb.MetadataRequest, context: RequestCo
         if live.broker_id not in unreachable:
             host, port = live.endpoints[context.listener_name]
             response.brokers.add(node_id=live.broker_id, host=host, port=port, rack=live.rack)
-    for name in () if request.no_topics else request.topics or broker.catalog.topics:
+    turns = Turns()
+    for name in () if request.no_topics else request.topics or tuple(broker.catalog.topics):
+        await turns.next()
         topic = response.topics.add(name=name)
         try:
             info = await _find(broker, name, context.usage, may_create=request.allow_auto_topic_creation)

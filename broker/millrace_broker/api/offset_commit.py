@@ -14,10 +14,13 @@ from millrace_broker.broker import Broker
 async def handle(broker: Broker, request: pb.OffsetCommitRequest, context: RequestContext) -> pb.OffsetCommitResponse:
     """Commit the offsets.
 
-    Errors of a partition are reported per partition. Errors of ``GroupShard.commit`` end the call.
+    Errors of a partition are reported per partition. Errors of ``GroupShard.commit`` end the call. As in Kafka, the
+    group is not asked if no partition is left.
     """
-    shard = await broker.groups.wait_for_shard(request.group_id, may_be_empty=True)
     response = pb.OffsetCommitResponse()
-    commits = checked_commits(broker, request.topics, response.topics)
+    commits = await checked_commits(broker, request.topics, response.topics)
+    if not commits:
+        return response
+    shard = await broker.groups.wait_for_shard(request.group_id, may_be_empty=True)
     await shard.commit(request.group_id, identity_of(request), commits)
     return response

@@ -9,6 +9,7 @@ from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.purgatory import PartitionKey
+from millrace_broker.runtime.turns import Turns
 
 
 @authorized("OffsetDelete")
@@ -17,19 +18,20 @@ async def handle(broker: Broker, request: pb.OffsetDeleteRequest, context: Reque
 
     Errors of a partition are reported per partition. Errors of ``GroupShard.delete_offsets`` end the call.
     """
-    shard = broker.groups.shard_of(request.group_id)
     partitions = [(topic.name, number) for topic in request.topics for number in topic.partitions]
-    errors: dict[PartitionKey, MillraceError] = {
-        partition: UnknownTopicOrPartitionError(f"{partition[0]}-{partition[1]} does not exist")
-        for partition in partitions
-        if not _exists(broker, partition)
-    }
+    errors: dict[PartitionKey, MillraceError] = {}
+    turns = Turns()
+    for partition in partitions:
+        await turns.next()
+        if not _exists(broker, partition):
+            errors[partition] = UnknownTopicOrPartitionError(f"{partition[0]}-{partition[1]} does not exist")
     known = [partition for partition in partitions if partition not in errors]
-    errors |= await shard.delete_offsets(request.group_id, known)
+    errors |= await broker.groups.shard_of(request.group_id).delete_offsets(request.group_id, known)
     response = pb.OffsetDeleteResponse()
     for topic in request.topics:
         topic_result = response.topics.add(name=topic.name)
         for number in topic.partitions:
+            await turns.next()
             result = topic_result.partitions.add(partition=number)
             error = errors.get((topic.name, number))
             if error is not None:

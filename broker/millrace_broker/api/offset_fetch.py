@@ -17,6 +17,7 @@ from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.groups import GroupEntry
 from millrace_broker.purgatory import PartitionKey
+from millrace_broker.runtime.turns import Turns
 
 _NONE: Final = -1
 
@@ -24,8 +25,9 @@ _NONE: Final = -1
 @authorized("OffsetFetch")
 async def handle(broker: Broker, request: pb.OffsetFetchRequest, context: RequestContext) -> pb.OffsetFetchResponse:
     """Look up the offsets. A group that does not exist has committed none."""
-    response = pb.OffsetFetchResponse()
+    response, turns = pb.OffsetFetchResponse(), Turns()
     for wanted in request.groups:
+        await turns.next()  # not within a group, whose offsets belong together
         result = response.groups.add(group_id=wanted.group_id)
         try:
             shard = await broker.groups.shard_to_read(wanted.group_id)

@@ -8,6 +8,7 @@ from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.leader_epochs import check_epoch, end_of_epoch
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
+from millrace_broker.runtime.turns import Turns
 
 
 @authorized("OffsetForLeaderEpoch")
@@ -15,10 +16,11 @@ async def handle(
     broker: Broker, request: pb.OffsetForLeaderEpochRequest, context: RequestContext
 ) -> pb.OffsetForLeaderEpochResponse:
     """Look up the end offsets, each partition separately. A request with another current leader epoch gets an error."""
-    response = pb.OffsetForLeaderEpochResponse()
+    response, turns = pb.OffsetForLeaderEpochResponse(), Turns()
     for topic_epochs in request.topics:
         topic_ends = response.topics.add(name=topic_epochs.name)
         for wanted in topic_epochs.partitions:
+            await turns.next()
             result = topic_ends.partitions.add(partition=wanted.partition)
             try:
                 partition = broker.partitions.led(broker.partitions.topic(topic_epochs.name), wanted.partition)

@@ -47,7 +47,7 @@ async def handle(
     except (BrokerUnavailableError, RequestTimedOutError, LeaderNotAvailableError) as error:
         raise CoordinatorLoadInProgressError(error.message) from None
     response = pb.TxnOffsetCommitResponse()
-    commits = checked_commits(broker, request.topics, response.topics)
+    commits = await checked_commits(broker, request.topics, response.topics)
     shard = await broker.groups.wait_for_shard(request.group_id)  # the leader may have changed meanwhile
     await shard.commit_transactional(request.group_id, identity_of(request), commits, transaction)
     return response

@@ -16,6 +16,7 @@ from millrace_broker.api.common.broker_calls import check_is_broker
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
+from millrace_broker.runtime.turns import Turns
 from millrace_broker.transactions import TransactionMarker
 
 _ALTER: Final = Need(AclOperation.ALTER, ResourceType.CLUSTER)
@@ -29,7 +30,7 @@ async def handle(
     access = access_for(broker, context)
     if access is None or not access.would_allow(_ALTER):
         check_is_broker(broker, context)
-    response = pb.WriteTxnMarkersResponse()
+    response, turns = pb.WriteTxnMarkersResponse(), Turns()
     for wanted in request.markers:
         result = response.results.add(producer_id=wanted.producer_id)
         marker = TransactionMarker(
@@ -42,6 +43,7 @@ async def handle(
         for topic in wanted.topics:
             errors = result.topics.add(name=topic.name)
             for number in topic.partitions:
+                await turns.next()
                 answer = errors.partitions.add(partition=number)
                 try:
                     await broker.transactions.write_marker((topic.name, number), marker)

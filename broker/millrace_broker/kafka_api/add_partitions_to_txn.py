@@ -17,6 +17,7 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.add_partitions_to_txn import handle as add
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import code_for, code_of
+from millrace_broker.runtime.turns import Turns
 
 _WITH_FENCING: Final = 2
 """First version whose clients know the error PRODUCER_FENCED (KIP-588)."""
@@ -26,8 +27,11 @@ _WITH_TRANSACTIONS: Final = 4
 
 async def handle(message: AddPartitionsToTxnRequest, request: KafkaRequest) -> AddPartitionsToTxnResponse:
     """Add the partitions, each transaction separately."""
-    results = tuple([await _added(each, request) for each in _transactions(message, request.version)])
-    return _response(results, request.version)
+    results, turns = [], Turns()
+    for each in _transactions(message, request.version):
+        await turns.next()
+        results.append(await _added(each, request))
+    return _response(tuple(results), request.version)
 
 
 def _transactions(message: AddPartitionsToTxnRequest, version: int) -> tuple[AddPartitionsToTxnTransaction, ...]:

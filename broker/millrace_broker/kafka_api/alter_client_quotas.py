@@ -15,13 +15,15 @@ from millrace_broker.api.alter_client_quotas import handle as alter
 from millrace_broker.api.common.access_rules import check_request
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import code_of, text_of
+from millrace_broker.runtime.turns import Turns
 
 
 async def handle(message: AlterClientQuotasRequest, request: KafkaRequest) -> AlterClientQuotasResponse:
     """Change the quotas of each entity as a whole, or refuse them."""
     check_request("AlterClientQuotas", request.broker, message, request.context)
-    entries = []
+    entries, turns = [], Turns()
     for entry in message.entries:
+        await turns.next()
         try:
             asked = pb.AlterClientQuotasRequest(entries=[_entry(entry)], validate_only=message.validate_only)
         except MillraceError as error:

@@ -17,12 +17,14 @@ from millrace_broker.api.describe_configs import describe
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.configs import code_of_change, own_source, resource
 from millrace_broker.kafka_api.error_codes import NONE
+from millrace_broker.runtime.turns import Turns
 
 
 async def handle(message: AlterConfigsRequest, request: KafkaRequest) -> AlterConfigsResponse:
     """Replace the options of each resource as a whole, or refuse it."""
-    responses = []
+    responses, turns = [], Turns()
     for each in message.resources:
+        await turns.next()
         try:
             await alter(request.broker, await _alteration(each, request), validate_only=message.validate_only)
         except Exception as error:  # noqa: BLE001 - the resource's error; unexpected errors are logged

@@ -22,6 +22,7 @@ from millrace_broker.api.common.access_rules import check_request
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import code_of
 from millrace_broker.metadata.scram_credentials import ScramChange
+from millrace_broker.runtime.turns import Turns
 
 _MECHANISMS: Final = {number: mechanism for mechanism, number in MECHANISM_NUMBERS.items()}
 
@@ -37,8 +38,9 @@ async def handle(message: AlterUserScramCredentialsRequest, request: KafkaReques
         wanted.setdefault(deletion.name, []).append(deletion)
     for upsertion in message.upsertions:
         wanted.setdefault(upsertion.name, []).append(upsertion)
-    results = []
+    results, turns = [], Turns()
     for user, changes in wanted.items():
+        await turns.next()
         try:
             checked = [_change(user, each) for each in changes]
             if len({change.mechanism for change in checked}) < len(checked):

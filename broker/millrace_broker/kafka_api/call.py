@@ -38,6 +38,8 @@ _RESPONSE: Final = struct.Struct(">ii")
 _CORRELATION_BYTES: Final = 4
 _NO_TAGGED_FIELDS: Final = b"\0"
 _THROTTLE: Final = "throttle_time_ms"
+ELEMENTS_MAX: Final = 100_000
+"""Array elements of a request, such as partitions. A request of that many takes the event loop 0.1 to 0.3 s to read."""
 
 
 class KafkaRequest(NamedTuple):
@@ -107,7 +109,7 @@ class KafkaCall:
             content = bytes(content)  # a part of the listener's buffer; records are views of it
         if request_header_version(self.key, version) >= 2:
             position = _skip_tagged_fields(content, position)
-        message, _ = request_class(self.key).decode_from(memoryview(content), version, position)
+        message, _ = request_class(self.key).decode_from(memoryview(content), version, position, ELEMENTS_MAX)
         return self._answer(message, KafkaRequest(broker, self.state, version, context), head), 0
 
     async def _answer(self, message: Message, request: KafkaRequest, head: Head) -> Sequence[Buffer]:

@@ -22,6 +22,7 @@ from millrace_broker.groups.consumer.members import NO_PARTITIONS, Partitions
 from millrace_broker.kafka_api import operations
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import NONE, code_of
+from millrace_broker.runtime.turns import Turns
 
 _CLASSIC_MEMBER: Final = 0
 _CONSUMER_MEMBER: Final = 1
@@ -30,8 +31,9 @@ _CONSUMER_MEMBER: Final = 1
 async def handle(message: ConsumerGroupDescribeRequest, request: KafkaRequest) -> ConsumerGroupDescribeResponse:
     """Describe the groups, each separately."""
     access = access_for(request.broker, request.context)
-    described = []
+    described, turns = [], Turns()
     for group_id in message.group_ids:
+        await turns.next()
         try:
             if access is not None:
                 access.check(Need(AclOperation.DESCRIBE, ResourceType.GROUP, group_id))

@@ -20,6 +20,7 @@ from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import NONE, code_of, text_of
 from millrace_broker.kafka_api.share_coordinators import ask
 from millrace_broker.kafka_api.topics import read_id
+from millrace_broker.runtime.turns import Turns
 
 _WITH_LAG: Final = 1
 _UNKNOWN: Final = -1
@@ -27,8 +28,9 @@ _UNKNOWN: Final = -1
 
 async def handle(message: DescribeShareGroupOffsetsRequest, request: KafkaRequest) -> DescribeShareGroupOffsetsResponse:
     """Look up the offsets, each group separately."""
-    described = []
+    described, turns = [], Turns()
     for group in message.groups:
+        await turns.next()
         try:
             described.append(await _described(group, request))
         except Exception as error:  # noqa: BLE001 - the group's error; unexpected errors are logged

@@ -21,15 +21,17 @@ from millrace_broker.api.common.configs import is_list
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.configs import Operation, code_of_change, resource
 from millrace_broker.kafka_api.error_codes import NONE, code_of
+from millrace_broker.runtime.turns import Turns
 
 _TOPIC_OPTIONS: Final = frozenset(TopicConfig.option_names())
 
 
 async def handle(message: IncrementalAlterConfigsRequest, request: KafkaRequest) -> IncrementalAlterConfigsResponse:
     """Change each resource as a whole, or refuse it."""
-    responses = []
+    responses, turns = [], Turns()
     times = Counter((each.resource_type, each.resource_name) for each in message.resources)
     for each in message.resources:
+        await turns.next()
         try:
             named = resource(each.resource_type, each.resource_name)
             checked = pb.AlterConfigsRequest(alterations=[pb.AlterConfigsRequest.Alteration(resource=named)])

@@ -29,6 +29,7 @@ from millrace_broker.kafka_api.brokers import nodes
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import code_of
 from millrace_broker.kafka_api.topics import name_of, read_id
+from millrace_broker.runtime.turns import Turns
 
 _EMPTY_IS_NONE: Final = 1
 """From this version on, an empty list of topics asks for none. Before, it asks for all."""
@@ -45,10 +46,11 @@ async def handle(message: MetadataRequest, request: KafkaRequest) -> MetadataRes
     has_ids = any(each.name is None or each.topic_id != NIL_UUID for each in message.topics or ())
     if has_ids and request.version < _WITH_IDS:
         raise InvalidRequestError(f"topics are named by their ids in version {_WITH_IDS} and later")
-    found = []
+    found, turns = [], Turns()
     names = []
     ids: dict[str, UUID] = {}
     for wanted in message.topics or ():
+        await turns.next()
         try:
             names.append(name_of(broker, wanted.name, wanted.topic_id))
             if not wanted.name:
@@ -62,7 +64,9 @@ async def handle(message: MetadataRequest, request: KafkaRequest) -> MetadataRes
         asked = pb.MetadataRequest(topics=names, allow_auto_topic_creation=message.allow_auto_topic_creation)
         described = await describe(broker, asked, request.context)
         with_operations = message.include_topic_authorized_operations
-        found += [_topic(topic, alive, request, ids, with_operations=with_operations) for topic in described.topics]
+        for topic in described.topics:
+            await turns.next()
+            found.append(_topic(topic, alive, request, ids, with_operations=with_operations))
     return MetadataResponse(
         brokers=tuple(
             MetadataResponseBroker(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)

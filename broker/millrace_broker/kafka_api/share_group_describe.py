@@ -24,6 +24,7 @@ from millrace_broker.kafka_api import operations
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import NONE, code_of
 from millrace_broker.kafka_api.share_coordinators import ask
+from millrace_broker.runtime.turns import Turns
 
 _ASSIGNOR: Final = "simple"
 """Kafka's name of the only assignor of share groups."""
@@ -31,8 +32,9 @@ _ASSIGNOR: Final = "simple"
 
 async def handle(message: ShareGroupDescribeRequest, request: KafkaRequest) -> ShareGroupDescribeResponse:
     """Describe the groups, each separately."""
-    described = []
+    described, turns = [], Turns()
     for group_id in message.group_ids:
+        await turns.next()
         try:
             wanted = pb.DescribeGroupsRequest(group_ids=[group_id])
             answer: pb.DescribeGroupsResponse = await ask(request, group_id, "DescribeGroups", wanted)

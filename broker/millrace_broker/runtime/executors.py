@@ -17,6 +17,7 @@ from typing import Any, Final, ParamSpec, Protocol, TypeVar
 from millrace_broker.runtime.background_tasks import BackgroundTasks
 from millrace_broker.runtime.resizable_pool import ResizableThreadPool
 from millrace_broker.runtime.small_work import SmallWork, begun, first_step, rest
+from millrace_broker.runtime.turns import ITEMS
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -72,6 +73,8 @@ class Executors:
 
         Only work that must wait gets a task. If the caller is cancelled, the works continue.
         """
+        if len(works) > ITEMS:
+            return await self.to_the_end(self._in_turns(works))
         results: dict[int, _T] = {}
         waiting: dict[int, asyncio.Task[_T]] = {}
         for place, work in enumerate(works):
@@ -84,6 +87,14 @@ class Executors:
         if waiting:
             results.update(zip(waiting, await asyncio.shield(asyncio.gather(*waiting.values())), strict=True))
         return [results[place] for place in range(len(works))]
+
+    async def _in_turns(self, works: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
+        """Begin many works in turns with other work of the event loop. All begin, because nothing cancels this."""
+        parts = []
+        for place in range(0, len(works), ITEMS):
+            parts.append(self._tasks.start(self.all_to_the_end(works[place : place + ITEMS])))
+            await asyncio.sleep(0)
+        return [result for part in await asyncio.gather(*parts) for result in part]
 
     async def finish_tasks(self) -> None:
         """Wait for work of ``to_the_end`` whose callers were cancelled."""

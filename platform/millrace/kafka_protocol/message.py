@@ -21,7 +21,7 @@ from millrace.errors import InvalidRecordError, UnsupportedVersionError
 from millrace.ids import id_text
 from millrace.kafka_protocol.constructing import compile_constructor
 from millrace.kafka_protocol.fields import NO_VERSIONS, Field, Versions, field_of, of, parse_versions
-from millrace.kafka_protocol.reading import Decoder, compile_decoder
+from millrace.kafka_protocol.reading import UNLIMITED, Decoder, compile_decoder
 from millrace.kafka_protocol.wire import Buffer, TaggedField
 from millrace.kafka_protocol.writing import Encoder, compile_encoder
 
@@ -78,16 +78,17 @@ class Message:
         return cls.decode_from(data, version, 0)[0]
 
     @classmethod
-    def decode_from(cls, data: Buffer, version: int, position: int) -> tuple[Self, int]:
+    def decode_from(cls, data: Buffer, version: int, position: int, elements_max: int = UNLIMITED) -> tuple[Self, int]:
         """Read a message at a position: (message, next position). Records are views of ``data``.
 
+        ``elements_max`` limits the number of its array elements and tagged fields, nested ones included.
         Raises ``MalformedMessageError``, ``UnsupportedVersionError``.
         """
         decoder = cls.DECODERS.get(version)
         if decoder is None:
             cls.check_version(version)
             decoder = cls.DECODERS[version] = compile_decoder(cls, version)
-        return decoder.read(data, position)
+        return decoder.read(data, position, elements_max)
 
     def encode(self, version: int) -> bytes:
         """Write a message. Raises ``InvalidFieldError``, ``UnsupportedVersionError``."""

@@ -4,6 +4,9 @@ The function is made at the first message of its version. Structures are read in
 
 A decoder allocates no memory before it has checked that the bytes exist. The length of a string is at most the number
 of remaining bytes. The length of an array is at most the number of elements that these bytes can hold.
+
+An element of one byte becomes an object of 100 bytes and more. A reader of untrusted messages therefore limits the
+number of elements.
 """
 
 from __future__ import annotations
@@ -28,9 +31,11 @@ _CONSTANTS: Final[dict[str, Any]] = {
     "uuid_of": wire.uuid_of,
     "length_problem": wire.length_problem,
     "string_problem": wire.string_problem,
+    "elements_problem": wire.elements_problem,
     "WireError": wire.WireError,
     "unpack_from": struct.unpack_from,
 }
+UNLIMITED: Final = 2**63
 _FAILURES: Final = (IndexError, struct.error, wire.WireError)
 
 
@@ -42,12 +47,15 @@ class Decoder:
     version: int
     file_name: str
     spots: list[tuple[Spot, ...]]
-    function: Callable[[wire.Buffer, int], tuple[Any, int]]
+    function: Callable[[wire.Buffer, int, int], tuple[Any, int]]
 
-    def read(self, data: wire.Buffer, position: int) -> tuple[Any, int]:
-        """Read a message: (message, next position). Raises ``MalformedMessageError``."""
+    def read(self, data: wire.Buffer, position: int, elements_max: int = UNLIMITED) -> tuple[Any, int]:
+        """Read a message: (message, next position). Raises ``MalformedMessageError``.
+
+        ``elements_max`` limits the number of its array elements and tagged fields, nested ones included.
+        """
         try:
-            return self.function(data, position)
+            return self.function(data, position, elements_max)
         except _FAILURES as error:
             raise self._described(error, len(data)) from None
 
@@ -86,9 +94,10 @@ class _Compiler:
     depth: int = 0
 
     def function(self, cls: type[Message], file_name: str) -> Any:
-        with self.source.block("def decode(data, p):"):
+        with self.source.block("def decode(data, p, elements_max):"):
             self.source.add("end = len(data)")
             self.source.add("view = memoryview(data)")
+            self.source.add("left = elements_max")
             self.structure(cls, "m0", "")
             self.source.add("return m0, p")
         return self.source.function("decode", file_name)
@@ -150,6 +159,7 @@ class _Compiler:
     def _tagged(self, fields: list[Field], target: str, count: str, path: str) -> None:
         depth, spot = self.depth, Spot(path + "tagged_fields")
         self._long_varint(count, spot)
+        self._spend(count, spot)
         self.source.add(f"u{depth} = []")
         with self.source.block(f"for _ in range({count}):"):
             self.source.add(f"t{depth}, p = read_varint(data, p)", spot)
@@ -273,6 +283,7 @@ class _Compiler:
 
     def _elements(self, each: Field, place: str, path: str) -> None:
         layout = each.layout
+        self._spend("n", Spot(path))
         if layout.kind in FORMATS and layout.kind != "uuid":
             self.source.add(f"{place} = unpack_from(f'>{{n}}{FORMATS[layout.kind]}', data, p)", Spot(path))
             self.source.add(f"p += n * {SIZES_BYTES[layout.kind]}")
@@ -294,6 +305,12 @@ class _Compiler:
                 self.source.add(f"a{depth}(v{depth})")
         self.source.add(f"{place} = tuple(l{depth})")
         self.depth -= 1
+
+    def _spend(self, count: str, spot: Spot) -> None:
+        """Count elements before they are read."""
+        self.source.add(f"left -= {count}")
+        with self.source.block("if left < 0:"):
+            self.source.add("raise elements_problem(elements_max)", spot)
 
     def _size_min(self, kind: str, element: type[Message] | None) -> int:
         """Return the smallest size of an element."""

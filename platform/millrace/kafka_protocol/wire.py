@@ -71,6 +71,11 @@ def string_problem(length: int) -> WireError:
     return WireError(f"a string of {length} bytes, but at most {STRING_BYTES_MAX} are allowed")
 
 
+def elements_problem(elements_max: int) -> WireError:
+    """Return the error of a message with more array elements than its reader takes."""
+    return WireError(f"more than {elements_max} elements in one message: send several smaller ones")
+
+
 def buffer_problem(value: object) -> WireError:
     """Return the error of a value that is neither bytes, nor a bytearray, nor a memoryview."""
     return WireError(f"expected bytes, found {type(value).__name__}")

@@ -13,8 +13,14 @@ import pytest
 
 from millrace.kafka_protocol import MalformedMessageError
 from millrace.kafka_protocol.calls.fetch import FetchRequest, FetchResponse
+from millrace.kafka_protocol.calls.list_transactions import ListTransactionsRequest
 from millrace.kafka_protocol.calls.metadata import MetadataRequest, MetadataResponse
 from millrace.kafka_protocol.calls.offset_commit import OffsetCommitRequest
+from millrace.kafka_protocol.calls.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 from millrace.kafka_protocol.calls.produce import ProduceRequest
 from millrace.kafka_protocol.data.response_header import ResponseHeader
 from millrace.kafka_protocol.message import Message
@@ -77,6 +83,24 @@ def test_lengths_that_cannot_be_are_refused(data: bytes, version: int, field: st
         ProduceRequest.decode(data, version)
     assert (refused.value.field, refused.value.position) == (field, position)
     assert reason in refused.value.message
+
+
+def test_a_reader_limits_the_elements_of_all_arrays_and_tagged_fields_together() -> None:
+    """Names, structures, numbers and unknown tagged fields count alike."""
+    partitions = (OffsetForLeaderPartition(partition=0, leader_epoch=0),) * 3
+    nested = OffsetForLeaderEpochRequest(topics=(OffsetForLeaderTopic(topic="t", partitions=partitions),) * 2)
+    names = ListTransactionsRequest(
+        state_filters=("a", "b"), producer_id_filters=(1, 2, 3), unknown_tagged_fields=((90, b""), (91, b""))
+    )
+    for message, version, elements, field in [
+        (nested, 4, 2 + 2 * 3, "topics[1].partitions"),
+        (names, 0, 2 + 3 + 2, "tagged_fields"),
+    ]:
+        data = message.encode(version)
+        assert type(message).decode_from(data, version, 0, elements)[0] == message
+        with pytest.raises(MalformedMessageError, match=f"more than {elements - 1} elements in one message") as refused:
+            type(message).decode_from(data, version, 0, elements - 1)
+        assert refused.value.field == field
 
 
 def test_a_tagged_field_of_another_size_than_its_value_is_refused() -> None:

@@ -10,18 +10,21 @@ from millrace_broker.api.common.errors import error_message
 from millrace_broker.broker import Broker
 from millrace_broker.groups import CommittedOffset
 from millrace_broker.purgatory import PartitionKey
+from millrace_broker.runtime.turns import Turns
 
 
-def checked_commits(broker: Broker, topics: Any, results: Any) -> dict[PartitionKey, CommittedOffset]:
+async def checked_commits(broker: Broker, topics: Any, results: Any) -> dict[PartitionKey, CommittedOffset]:
     """Return the offsets that can be committed.
 
     Add a result for each partition to ``results``, with its error if refused.
     """
     now_ms = broker.clock.now_ms()
     commits: dict[PartitionKey, CommittedOffset] = {}
+    turns = Turns()
     for topic_commits in topics:
         topic_result = results.add(name=topic_commits.name)
         for wanted in topic_commits.partitions:
+            await turns.next()
             result = topic_result.partitions.add(partition=wanted.partition)
             try:
                 _check(broker, topic_commits.name, wanted)

@@ -12,6 +12,7 @@ import pytest
 
 from millrace.errors import StorageError
 from millrace_broker.runtime import Executors
+from millrace_broker.runtime.turns import ITEMS
 
 from ....integration.waiting import STALL_S
 
@@ -89,6 +90,35 @@ def test_several_works_wait_together_and_work_that_never_waits_needs_no_task() -
             await asyncio.sleep(0)
             go_on.set()
             assert await caller == [5, 6, 7]
+
+    asyncio.run(scenario())
+
+
+def test_many_works_begin_in_turns_with_other_work_and_all_begin_although_their_caller_is_cancelled() -> None:
+    async def scenario() -> None:
+        begun: list[int] = []
+
+        async def work(number: int) -> int:
+            begun.append(number)
+            return number
+
+        count = 3 * ITEMS
+        with made() as executors:
+            caller = asyncio.create_task(executors.all_to_the_end([work(number) for number in range(count)]))
+            while not begun:
+                await asyncio.sleep(0)
+            assert len(begun) < count
+            assert await caller == begun == list(range(count))
+            begun.clear()
+            caller = asyncio.create_task(executors.all_to_the_end([work(number) for number in range(count)]))
+            while not begun:
+                await asyncio.sleep(0)
+            assert len(begun) < count
+            caller.cancel()
+            await asyncio.wait([caller])
+            assert caller.cancelled()
+            await executors.finish_tasks()
+            assert begun == list(range(count))
 
     asyncio.run(scenario())
 
