@@ -62,9 +62,9 @@ def wire(module_broker: EmbeddedBroker, topic: str) -> Iterator[KafkaWire]:
         yield opened
 
 
-def test_a_new_topic_with_an_option_without_value_is_refused(wire: KafkaWire, topic: str) -> None:
-    names = (f"{topic}-bad", f"{topic}-good")
-    values = (None, "60000")
+def test_new_topics_with_an_option_without_value_or_named_twice_are_refused(wire: KafkaWire, topic: str) -> None:
+    names = (f"{topic}-bad", f"{topic}-twice", f"{topic}-good", f"{topic}-twice")
+    values = (None, None, "60000", "60000")
     topics = tuple(
         create_topics.CreatableTopic(
             name=name,
@@ -76,10 +76,11 @@ def test_a_new_topic_with_an_option_without_value_is_refused(wire: KafkaWire, to
         for name, value in zip(names, values, strict=True)
     )
     answer = wire.call(create_topics.CreateTopicsRequest(topics=topics, timeout_ms=10_000), 7)
-    assert {each.name: each.error_code for each in answer.topics} == {
-        names[0]: InvalidConfigError.code,
-        names[1]: 0,
-    }
+    assert sorted((each.name, each.error_code) for each in answer.topics) == [
+        (names[0], InvalidConfigError.code),
+        (names[2], 0),
+        (names[1], InvalidRequestError.code),
+    ]
 
 
 def test_a_user_that_is_named_twice_is_not_described(wire: KafkaWire) -> None:

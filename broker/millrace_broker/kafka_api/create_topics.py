@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from millrace.acls import AclOperation, ResourceType
@@ -30,32 +32,40 @@ _WITH_QUOTA_ERROR: Final = 6
 
 async def handle(message: CreateTopicsRequest, request: KafkaRequest) -> CreateTopicsResponse:
     """Create the topics, which are opaque."""
+    without_values = _without_values(message)
     wanted = pb.CreateTopicsRequest(
-        topics=[_new_topic(topic) for topic in message.topics if not _null_options(topic)],
+        topics=[_new_topic(topic) for topic in message.topics if topic.name not in without_values],
         timeout_ms=max(0, message.timeout_ms),
         validate_only=message.validate_only,
     )
     request.refuse_mutations(_WITH_QUOTA_ERROR)
     answer = await create(request.broker, wanted, request.context)
-    results = [*answer.results, *_without_values(message, request)]
-    return CreateTopicsResponse(throttle_time_ms=0, topics=tuple(_result(request, each) for each in results))
+    # A topic that is named twice is refused once.
+    results = {each.name: each for each in (*answer.results, *_refused(without_values, request))}
+    return CreateTopicsResponse(throttle_time_ms=0, topics=tuple(_result(request, each) for each in results.values()))
 
 
-def _without_values(message: CreateTopicsRequest, request: KafkaRequest) -> list[pb.CreateTopicsResponse.Result]:
+def _without_values(message: CreateTopicsRequest) -> dict[str, list[str]]:
+    """Return the options without a value, by topic. A topic that is named twice is refused for that instead."""
+    times = Counter(topic.name for topic in message.topics)
+    found = {}
+    for topic in message.topics:
+        options = [config.name for config in topic.configs if config.value is None]
+        if options and times[topic.name] == 1:
+            found[topic.name] = options
+    return found
+
+
+def _refused(
+    without_values: Mapping[str, Sequence[str]], request: KafkaRequest
+) -> Iterator[pb.CreateTopicsResponse.Result]:
     """Refuse the topics with options that have no value. A client without the right to a topic learns no more."""
-    refused = {topic.name: options for topic in message.topics if (options := _null_options(topic))}
-    asked = pb.CreateTopicsRequest(topics=[pb.NewTopic(name=name) for name in refused])
+    asked = pb.CreateTopicsRequest(topics=[pb.NewTopic(name=name) for name in without_values])
     denied = denied_items("CreateTopics", request.broker, asked, request.context)
-    results = []
-    for name, options in refused.items():
+    for name, options in without_values.items():
         text = f"{', '.join(options)} of topic {name}: no value: set one, or name no option"
         error = denied.get(name) or InvalidConfigError(text)
-        results.append(pb.CreateTopicsResponse.Result(name=name, error=error_message(error)))
-    return results
-
-
-def _null_options(topic: CreatableTopic) -> list[str]:
-    return [config.name for config in topic.configs if config.value is None]
+        yield pb.CreateTopicsResponse.Result(name=name, error=error_message(error))
 
 
 def _new_topic(topic: CreatableTopic) -> pb.NewTopic:

@@ -295,7 +295,7 @@ class TopicConfig(Config):
     @field_validator("leader_replication_throttled_replicas", "follower_replication_throttled_replicas")
     @classmethod
     def _check_throttled(cls, value: str) -> str:
-        value = ",".join(part.strip() for part in value.split(","))
+        value = ",".join(filter(None, map(str.strip, value.split(","))))  # Kafka takes empty elements
         if value not in ("", "*") and not _THROTTLED.fullmatch(value):
             raise ValueError("expected partition:broker,partition:broker,... or *")
         return value

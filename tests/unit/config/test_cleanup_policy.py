@@ -52,7 +52,8 @@ def test_a_compacted_topic_rolls_early_enough_for_its_longest_lag() -> None:
         ("compression.type", " gzip", "gzip"),
         ("unclean.leader.election.enable", "true ", True),
         ("leader.replication.throttled.replicas", "0:1 , 1:1", "0:1,1:1"),
+        ("follower.replication.throttled.replicas", "0:1,,1:1, ", "0:1,1:1"),
     ],
 )
-def test_spaces_around_values_are_not_part_of_them(option: str, given: str, read: object) -> None:
+def test_spaces_around_values_and_empty_elements_are_not_part_of_them(option: str, given: str, read: object) -> None:
     assert TopicConfig.load({option: given}).options()[option] == read
