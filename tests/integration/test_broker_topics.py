@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import uuid
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from millrace import errors
+from millrace.clients import Admin
+from millrace.kafka_protocol.calls.metadata import MetadataRequest
+from millrace.kafka_protocol.calls.table import ApiKey
 from millrace.protocol import millrace_pb2 as pb
 from millrace.schemas import deserialize_schema, parse_schema, serialize_schema, to_ddl
 from millrace_broker.cluster.topic_lookups import TopicLookups
+from millrace_broker.runtime.turns import Turns
 from millrace_broker.testing import EmbeddedBroker
 
-from .waiting import AN_HOUR_MS, eventually_async
+from .kafka_wire import KafkaWire
+from .waiting import AN_HOUR_MS, STALL_S, eventually_async
 
 
 def _schema(ddl: str) -> bytes:
@@ -252,3 +260,31 @@ def test_an_opaque_topic_has_no_schema_to_evolve(calls: Any, topic: str) -> None
     refused = calls.error("EvolveSchema", pb.EvolveSchemaRequest(topic=topic, arrow_schema=_schema("a INT")))
     assert isinstance(refused, errors.InvalidRequestError)
     assert list(calls.call("GetSchemas", pb.GetSchemasRequest(topic=topic)).schemas) == []
+
+
+def test_a_topic_that_is_deleted_while_all_are_listed_is_not_created_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deletion comes between two turns of the list."""
+    is_listing, goes_on = threading.Event(), threading.Event()
+
+    class LongTurns(Turns):
+        async def next(self) -> None:
+            is_listing.set()
+            await asyncio.to_thread(goes_on.wait, STALL_S)
+
+    with (
+        EmbeddedBroker(tmp_path / "data", auto_create_topics_enable="true") as broker,
+        KafkaWire(broker) as wire,
+        Admin(broker.bootstrap_servers) as admin,
+    ):
+        catalog = broker.server.broker.catalog
+        admin.create_topic("kept")
+        admin.create_topic("deleted")
+        monkeypatch.setattr("millrace_broker.api.metadata.Turns", LongTurns)
+        wire.send(MetadataRequest(topics=None, allow_auto_topic_creation=True), 12)
+        assert is_listing.wait(STALL_S)
+        admin.delete_topic("deleted")
+        goes_on.set()
+        assert [each.name for each in wire.receive(ApiKey.METADATA, 12)[1].topics] == ["kept"]
+        assert list(catalog.topics) == ["kept"]

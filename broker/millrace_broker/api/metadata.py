@@ -44,6 +44,8 @@ async def handle(broker: Broker, request: pb.MetadataRequest, context: RequestCo
     turns = Turns()
     for name in () if request.no_topics else request.topics or tuple(broker.catalog.topics):
         await turns.next()
+        if not request.topics and name not in broker.catalog.topics:
+            continue  # deleted meanwhile, and not to be created again
         topic = response.topics.add(name=name)
         try:
             info = await _find(broker, name, context.usage, may_create=request.allow_auto_topic_creation)
