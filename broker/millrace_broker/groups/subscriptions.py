@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from millrace.coordinator_records import read_subscription
+from millrace.coordinator_records import read_subscribed_topics
 from millrace.errors import InvalidRecordError, UnsupportedVersionError
 from millrace_broker.groups.members import GroupMembers
 from millrace_broker.groups.requests import CONSUMER
@@ -45,6 +45,6 @@ class SubscribedTopics:
 def topics_of(subscription: bytes) -> frozenset[str] | None:
     """Return the topics of a consumer's subscription, None for bytes of another kind."""
     try:
-        return frozenset(read_subscription(subscription)[1].topics)
+        return frozenset(read_subscribed_topics(subscription))
     except (InvalidRecordError, UnsupportedVersionError):
         return None

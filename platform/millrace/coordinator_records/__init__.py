@@ -16,6 +16,7 @@ from millrace.coordinator_records.consumer_protocol import (
     ConsumerProtocolSubscription,
     OwnedPartitions,
     read_assignment,
+    read_subscribed_topics,
     read_subscription,
 )
 from millrace.coordinator_records.internal_topics import (
@@ -97,6 +98,7 @@ __all__ = [
     "read_offset_value",
     "read_offsets_key",
     "read_share_state_key",
+    "read_subscribed_topics",
     "read_subscription",
     "read_transaction_key",
     "read_transaction_value",

@@ -22,6 +22,7 @@ __all__ = [
     "ConsumerProtocolSubscription",
     "OwnedPartitions",
     "read_assignment",
+    "read_subscribed_topics",
     "read_subscription",
 ]
 
@@ -34,14 +35,28 @@ def read_subscription(data: bytes) -> tuple[int, ConsumerProtocolSubscription]:
     return _read(ConsumerProtocolSubscription, data)
 
 
+def read_subscribed_topics(data: bytes) -> tuple[str, ...]:
+    """Read the topics of a subscription. Raises ``InvalidRecordError``, ``UnsupportedVersionError``.
+
+    Version 0 begins the content of each version, and a coordinator reads no more of it. So the fields
+    that a client leaves out of a later version do not matter.
+    """
+    _check_version(ConsumerProtocolSubscription, data)
+    return ConsumerProtocolSubscription.decode_from(data, 0, 2)[0].topics
+
+
 def read_assignment(data: bytes) -> tuple[int, ConsumerProtocolAssignment]:
     """Read an assignment: (version, message). Raises ``InvalidRecordError``, ``UnsupportedVersionError``."""
     return _read(ConsumerProtocolAssignment, data)
 
 
 def _read(cls: type[M], data: bytes) -> tuple[int, M]:
+    known = min(_check_version(cls, data), cls.VERSION_MAX)
+    return known, cls.decode_from(data, known, 2)[0]
+
+
+def _check_version(cls: type[M], data: bytes) -> int:
     version = read_version(data)
     if version < cls.VERSION_MIN:
         raise UnsupportedVersionError(f"{cls.__name__} of version {version}")
-    known = min(version, cls.VERSION_MAX)
-    return known, cls.decode_from(data, known, 2)[0]
+    return version
