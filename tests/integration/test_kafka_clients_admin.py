@@ -96,6 +96,8 @@ def test_options_of_a_topic_are_set_appended_subtracted_and_deleted(
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
         client.incremental_alter_configs([resource])[resource].result(STALL_S)
 
+    in_order = [name for name in described() if name in ("cleanup.policy", "compression.type", "retention.ms")]
+    assert in_order == ["compression.type", "cleanup.policy", "retention.ms"], "this is the order of Kafka"
     assert described()["retention.ms"].value == "60000"
     assert not described()["retention.ms"].is_default
     assert described()["segment.bytes"].is_default

@@ -316,7 +316,7 @@ def described(wire: KafkaWire, *components: tuple[str, int, str | None], strict:
 
 def test_kafkas_calls_set_show_and_remove_quotas(connect: Callable[[], KafkaWire]) -> None:
     wire = connect()
-    both: list[tuple[str, str | None]] = [("user", "carol"), ("client-id", None)]
+    both: list[tuple[str, str | None]] = [("client-id", None), ("user", "carol")]
     assert altered(wire, both, producer_byte_rate=1024.0, request_percentage=12.5) == (0, "")
     assert altered(wire, [("user", "carol")], consumer_byte_rate=2048.0) == (0, "")
     quotas = {"producer_byte_rate": 1024.0, "request_percentage": 12.5}
@@ -333,6 +333,24 @@ def test_kafkas_calls_set_show_and_remove_quotas(connect: Callable[[], KafkaWire
     assert altered(wire, both, producer_byte_rate=None, request_percentage=None) == (0, "")
     assert altered(wire, [("user", "carol")], consumer_byte_rate=None) == (0, "")
     assert described(wire, ("user", 0, "carol")) == {}
+
+
+def test_answers_have_the_order_of_kafka_whatever_the_order_of_the_request(connect: Callable[[], KafkaWire]) -> None:
+    """Client programs compare the lists as they are, so their order is that of Kafka's hash maps."""
+    wire = connect()
+    entity: list[tuple[str, str | None]] = [("user", "dora"), ("client-id", "reader")]
+    quotas: dict[str, float | None] = {"producer_byte_rate": 1.0, "consumer_byte_rate": 2.0, "request_percentage": 3.0}
+    entry = AlterClientQuotasRequestEntryData(
+        entity=tuple(AlterClientQuotasRequestEntityData(entity_type=kind, entity_name=name) for kind, name in entity),
+        ops=(OpData(key="producer_byte_rate", value=1.0, remove=False),),
+    )
+    (result,) = wire.call(AlterClientQuotasRequest(entries=(entry,), validate_only=True), 1).entries
+    assert [each.entity_type for each in result.entity] == ["client-id", "user"]
+    assert altered(wire, entity, **quotas) == (0, "")
+    ((found, values),) = described(wire, ("user", 0, "dora"), ("client-id", 0, "reader")).items()
+    assert found == (("client-id", "reader"), ("user", "dora"))
+    assert list(values) == ["consumer_byte_rate", "request_percentage", "producer_byte_rate"]
+    assert altered(wire, entity, **dict.fromkeys(quotas)) == (0, "")
 
 
 def test_an_impossible_quota_is_refused_with_the_remedy(admin: Admin, connect: Callable[[], KafkaWire]) -> None:

@@ -15,6 +15,7 @@ from millrace_broker.api.alter_client_quotas import handle as alter
 from millrace_broker.api.common.access_rules import check_request
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import code_of, text_of
+from millrace_broker.kafka_api.hash_order import in_hash_order
 from millrace_broker.runtime.turns import Turns
 
 
@@ -54,7 +55,7 @@ def _answer(
         error_message=text,
         entity=tuple(
             AlterClientQuotasResponseEntityData(entity_type=each.entity_type, entity_name=each.entity_name)
-            for each in entry.entity
+            for each in in_hash_order(entry.entity, name=lambda part: part.entity_type)
         ),
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from millrace.errors import InvalidRequestError, UnsupportedVersionError
 from millrace.kafka_protocol.calls.describe_client_quotas import (
     ComponentData,
@@ -16,6 +18,7 @@ from millrace.quotas import ENTITY_TYPES, Match
 from millrace_broker.api.common.access_rules import check_request
 from millrace_broker.api.describe_client_quotas import handle as describe
 from millrace_broker.kafka_api.call import KafkaRequest
+from millrace_broker.kafka_api.hash_order import capacity_of, in_hash_order
 
 
 async def handle(message: DescribeClientQuotasRequest, request: KafkaRequest) -> DescribeClientQuotasResponse:
@@ -31,13 +34,19 @@ async def handle(message: DescribeClientQuotasRequest, request: KafkaRequest) ->
             EntryData(
                 entity=tuple(
                     EntityData(entity_type=each.type, entity_name=each.name if each.HasField("name") else None)
-                    for each in entry.entity
+                    for each in in_hash_order(entry.entity, name=lambda part: part.type)
                 ),
-                values=tuple(ValueData(key=key, value=value) for key, value in sorted(entry.values.items())),
+                values=tuple(ValueData(key=key, value=entry.values[key]) for key in _in_order(entry.values)),
             )
             for entry in answer.entries
         ),
     )
+
+
+def _in_order(keys: Iterable[str]) -> list[str]:
+    """Sort the keys of one entity's quotas: one map had them in the request, and another has them since."""
+    asked = in_hash_order(sorted(keys), name=str)
+    return in_hash_order(asked, name=str, capacity=capacity_of(len(asked)))
 
 
 def _filter(component: ComponentData) -> pb.DescribeClientQuotasRequest.Filter:

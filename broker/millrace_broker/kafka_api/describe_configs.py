@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from millrace.kafka_protocol.calls.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -15,6 +17,7 @@ from millrace_broker.api.describe_configs import handle as describe
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.configs import SOURCES, is_read_only, resource, type_of
 from millrace_broker.kafka_api.error_codes import code_of, text_of
+from millrace_broker.kafka_api.hash_order import capacity_of, in_hash_order
 
 
 async def handle(message: DescribeConfigsRequest, request: KafkaRequest) -> DescribeConfigsResponse:
@@ -35,15 +38,20 @@ def _result(
     asked: DescribeConfigsResource, found: pb.DescribeConfigsResponse.Result, message: DescribeConfigsRequest
 ) -> DescribeConfigsResult:
     names = asked.configuration_keys
+    entries = found.entries if asked.resource_type != pb.TOPIC else _in_order(found.entries)
     return DescribeConfigsResult(
         error_code=code_of(found.error),
         error_message=text_of(found.error, ""),
         resource_type=asked.resource_type,
         resource_name=asked.resource_name,
         configs=tuple(
-            _option(asked.resource_type, entry, message) for entry in found.entries if not names or entry.name in names
+            _option(asked.resource_type, entry, message) for entry in entries if not names or entry.name in names
         ),
     )
+
+
+def _in_order(entries: Sequence[pb.ConfigEntry]) -> list[pb.ConfigEntry]:
+    return in_hash_order(entries, name=lambda entry: entry.name, capacity=capacity_of(len(entries)))
 
 
 def _option(kind: int, entry: pb.ConfigEntry, message: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
