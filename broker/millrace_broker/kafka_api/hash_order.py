@@ -7,12 +7,17 @@ have the order of Kafka's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Final, TypeVar
 
 T = TypeVar("T")
 _BITS: Final = 0xFFFFFFFF
 CAPACITY_DEFAULT: Final = 16
 """Number of buckets of a map that is made without a size, and has at most 12 names."""
+_NAME_CHARACTERS_MAX: Final = 64
+"""Names of options, quotas and parts of entities are shorter. Longer ones in a request are unknown, and their hashes
+would hold the event loop for seconds.
+"""
 
 
 def capacity_of(names: int) -> int:
@@ -25,9 +30,10 @@ def capacity_of(names: int) -> int:
 
 def in_hash_order(items: Iterable[T], name: Callable[[T], str], capacity: int = CAPACITY_DEFAULT) -> list[T]:
     """Sort items by the buckets of their names. Items of one bucket keep their order."""
-    return sorted(items, key=lambda item: _bucket(name(item), capacity))
+    return sorted(items, key=lambda item: _bucket(name(item)[:_NAME_CHARACTERS_MAX], capacity))
 
 
+@lru_cache(maxsize=4096)
 def _bucket(name: str, capacity: int) -> int:
     units = name.encode("utf-16-be", "surrogatepass")
     code = 0

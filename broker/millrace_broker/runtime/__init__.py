@@ -4,7 +4,7 @@
 * ``executors``         the broker's threads, and the work that its event loop does itself
 * ``resizable_pool``    threads whose number changes while they run
 * ``small_work``        selection of that work, and coroutines that run without a task up to their first wait
-* ``turns``            turns of long loops, between which the event loop does other work
+* ``turns``             turns of long loops, between which the event loop does other work
 * ``background_tasks``  tasks that no caller awaits
 * ``failure``           the failure that stops a broker
 * ``spinning_loop``     the event loop of a broker's process

@@ -71,7 +71,8 @@ class Executors:
     async def all_to_the_end(self, works: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
         """Wait for all of ``works``, which begin in their order, and return their results in this order.
 
-        Only work that must wait gets a task. If the caller is cancelled, the works continue.
+        Only work that must wait gets a task. If the caller is cancelled, the works continue. Many works begin in turns
+        with other work of the event loop.
         """
         if len(works) > ITEMS:
             return await self.to_the_end(self._in_turns(works))
@@ -89,7 +90,7 @@ class Executors:
         return [results[place] for place in range(len(works))]
 
     async def _in_turns(self, works: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
-        """Begin many works in turns with other work of the event loop. All begin, because nothing cancels this."""
+        """Begin ``ITEMS`` works at a time, and wait for all. All begin, because ``to_the_end`` protects this."""
         parts = []
         for place in range(0, len(works), ITEMS):
             parts.append(self._tasks.start(self.all_to_the_end(works[place : place + ITEMS])))

@@ -38,3 +38,9 @@ def test_a_map_grows_before_more_than_three_of_four_buckets_are_used(names: int,
 def test_names_outside_the_basic_plane_are_hashed_by_their_surrogates() -> None:
     """``"\\ud83d\\ude00".hashCode()`` is 1772899 in Java, and ``"\\u00e9"`` is 233."""
     assert in_hash_order(["\U0001f600", "\u00e9"], name=str, capacity=1024) == ["\u00e9", "\U0001f600"]
+
+
+def test_names_that_are_longer_than_any_known_one_keep_their_order() -> None:
+    """Otherwise a request of 100 MB with long names would be hashed whole."""
+    names = ["x" * 64 + end for end in "bac"]
+    assert in_hash_order(names, name=str) == names
