@@ -33,6 +33,7 @@ from millrace.kafka_protocol.calls.table import NAMES, VERSIONS, ApiKey
 from millrace_broker.kafka_api import KafkaState, kafka_calls
 from millrace_broker.kafka_api.call import ELEMENTS_MAX
 from millrace_broker.kafka_api.differences import DIFFERENCES, UNANSWERED
+from pyspark_millrace.environment.settings import SESSION_SETTINGS
 from pyspark_millrace.options.reference import READ_OPTIONS, WRITE_OPTIONS, Option
 
 DOCS = Path(__file__).parent
@@ -113,6 +114,17 @@ def _spark_page(title: str, introduction: str, options: Iterable[Option]) -> str
         for option in options
     ]
     return f"# {title}\n\n{introduction}\n\n" + _table(("option", "default", "name from", "meaning"), rows)
+
+
+def _session_page() -> str:
+    rows = [(f"`{setting.name}`", setting.default, setting.meaning) for setting in SESSION_SETTINGS]
+    return (
+        "# Settings of Spark sessions\n\n"
+        "Settings of Spark that `session()` reads, from its arguments, `spark-submit --conf` or a properties file. "
+        "The address of the metrics also takes the security options of [a broker's listener](broker.md), such as "
+        "`ssl.keystore.location`, with `spark.millrace.monitor.` before their names. "
+        "[Metrics](../../spark.md#metrics) has examples.\n\n" + _table(("setting", "default", "meaning"), rows)
+    )
 
 
 def _command_section(command: Any, path: str, parent: Any, level: int) -> Iterable[str]:
@@ -209,6 +221,7 @@ def pages() -> Mapping[str, str]:
             "[producer option](producer.md) to the client.",
             WRITE_OPTIONS,
         ),
+        "reference/options/spark-session.md": _session_page(),
         "reference/commands.md": _commands_page(),
         "kafka-compatibility.md": _kafka_page(),
     }

@@ -9,7 +9,19 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
-OUTSIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md", "benchmarks/RESULTS.md")
+OUTSIDE = (
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "broker/ARCHITECTURE.md",
+    "spark_source/ARCHITECTURE.md",
+    "streams_dsl/ARCHITECTURE.md",
+    "benchmarks/README.md",
+    "benchmarks/RESULTS.md",
+    "benchmarks/COMPARISONS.md",
+    "benchmarks/nexmark/README.md",
+    "benchmarks/nexmark/RESULTS.md",
+)
 """Pages of the repository that the site shows at the same path."""
 
 _TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
@@ -23,7 +35,8 @@ _LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\((?P<target>[^)#\s]+)(?P<anchor>
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages outside ``docs/`` and the pictures of the results."""
-    pictures = (path.relative_to(ROOT).as_posix() for path in (ROOT / "benchmarks/results").glob("*.svg"))
+    folders = (ROOT / "benchmarks/results", ROOT / "benchmarks/nexmark")
+    pictures = (path.relative_to(ROOT).as_posix() for folder in folders for path in folder.glob("*.svg"))
     for name in (*OUTSIDE, *pictures):
         files.append(File.generated(config, name, content=(ROOT / name).read_text(encoding="utf-8")))
     return files

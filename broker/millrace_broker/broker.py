@@ -1,7 +1,8 @@
 """Broker without its network: the record of its parts, and their life cycle.
 
-``opening`` builds each part from the few parts it uses. Only the call handlers of ``millrace_broker.api`` get the whole
-broker. ``Broker.announce`` registers the broker's addresses, and ``Broker.close`` shuts down cleanly.
+``opening`` builds each part from the few parts it uses. Only call handlers get the whole broker: those of
+``millrace_broker.api``, the translations in ``millrace_broker.kafka_api``, and the listeners that run both.
+``Broker.announce`` registers the broker's addresses, and ``Broker.close`` shuts down cleanly.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from millrace.errors import MillraceError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.acls import message_of, read_filter
 from millrace_broker.api.common.access_rules import authorized
-from millrace_broker.api.common.authorizers import authorizer_of
+from millrace_broker.api.common.authorizers import require_authorizer
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
@@ -15,7 +15,7 @@ from millrace_broker.broker import Broker
 @authorized("DeleteAcls")
 async def handle(broker: Broker, request: pb.DeleteAclsRequest, context: RequestContext) -> pb.DeleteAclsResponse:
     """Delete the ACLs of each filter. Raises ``SecurityDisabledError``."""
-    authorizer = authorizer_of(broker)
+    authorizer = require_authorizer(broker.authorizer)
     response = pb.DeleteAclsResponse()
     for each in request.filters:
         result = response.results.add()

@@ -10,6 +10,7 @@ from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.runtime.turns import Turns
+from millrace_broker.transactions import TransactionCoordinator
 
 _NONE = -1
 
@@ -26,16 +27,18 @@ async def handle(
             transactional_id=transactional_id, coordinator_id=broker.config.broker_id, start_time_ms=_NONE
         )
         try:
-            _describe(broker, transactional_id, described)
+            _describe(broker.transactions, transactional_id, described)
         except Exception as error:  # noqa: BLE001 - the id's error; unexpected errors are logged
             described.error.CopyFrom(error_message(error))
     return response
 
 
-def _describe(broker: Broker, transactional_id: str, described: pb.DescribeTransactionsResponse.Transaction) -> None:
+def _describe(
+    coordinator: TransactionCoordinator, transactional_id: str, described: pb.DescribeTransactionsResponse.Transaction
+) -> None:
     if not transactional_id:
         raise InvalidRequestError("the transactional id is empty: name one")
-    transaction = broker.transactions.describe(transactional_id)
+    transaction = coordinator.describe(transactional_id)
     described.state = transaction.state.kafka_name
     described.timeout_ms = transaction.timeout_ms
     described.start_time_ms = transaction.started_ms if transaction.is_open else _NONE

@@ -25,7 +25,7 @@ async def handle(broker: Broker, request: pb.LocateRangeRequest, context: Reques
     """Cut the range into extents of about ``split_bytes``. An empty range has none."""
     if request.split_bytes < 0:
         raise InvalidRequestError(f"split_bytes={request.split_bytes}: expected 0 (one extent per segment) or more")
-    partition = find_partition(broker, request)
+    partition = find_partition(broker.partitions, request)
     log = partition.log
     readable_end = end_of(partition.log, request.isolation_level)
     end_offset = readable_end if request.end_offset == _TO_THE_END else request.end_offset

@@ -47,7 +47,7 @@ async def handle(
 
 def readable_partition(broker: Broker, request: pb.ReadRangeRequest) -> ServedPartition:
     """Return the partition of a request. Raises the errors of ``find_partition`` and ``check_range``."""
-    partition = find_partition(broker, request)
+    partition = find_partition(broker.partitions, request)
     check_range(partition, request.start_offset, request.end_offset, end_of(partition.log, request.isolation_level))
     return partition
 

@@ -81,6 +81,7 @@ def broker(
     if level is None:
         raise UsageError(f"--log-level {log_level}: expected DEBUG, INFO, WARNING or ERROR")
     keep_heaps_small()
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # Arrow's own allocator would keep 3 MB more
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC failures become exceptions, and we log those
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # the search reads the metadata of all packages
     logging.basicConfig(level=level, format=_LOG_FORMAT, stream=sys.stderr)

@@ -35,7 +35,7 @@ async def handle(message: AlterShareGroupOffsetsRequest, request: KafkaRequest) 
         responses=tuple(
             AlterShareGroupOffsetsResponseTopic(
                 topic_name=topic.name,
-                topic_id=id_of(request.broker, topic.name),
+                topic_id=id_of(request.broker.catalog, topic.name),
                 partitions=tuple(
                     AlterShareGroupOffsetsResponsePartition(
                         partition_index=each.partition,

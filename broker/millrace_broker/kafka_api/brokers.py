@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from millrace_broker.broker import Broker
+from millrace_broker.cluster.member import Member
 
 
 class Node(NamedTuple):
@@ -17,8 +17,8 @@ class Node(NamedTuple):
     rack: str | None
 
 
-def nodes(broker: Broker, listener: str) -> Iterator[Node]:
+def nodes(member: Member, listener: str) -> Iterator[Node]:
     """Yield the live brokers that have a listener, by id. Raises ``BrokerUnavailableError`` while they are unknown."""
-    for live in broker.member.live_brokers():
+    for live in member.live_brokers():
         if listener in live.endpoints:
             yield Node(live.broker_id, *live.endpoints[listener], live.rack or None)

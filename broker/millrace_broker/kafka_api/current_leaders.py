@@ -48,7 +48,7 @@ class CurrentLeaders:
         if not self._leaders:
             return ()
         try:
-            found = nodes(self._request.broker, self._request.context.listener_name)
+            found = nodes(self._request.broker.member, self._request.context.listener_name)
             return tuple(node for node in found if node.node_id in self._leaders)
         except BrokerUnavailableError:
             return ()  # the client then asks another broker for its metadata

@@ -20,7 +20,7 @@ async def handle(message: DeleteShareGroupOffsetsRequest, request: KafkaRequest)
     wanted = pb.DeleteShareGroupOffsetsRequest(
         group_id=message.group_id, topics=[each.topic_name for each in message.topics]
     )
-    ids = {name: id_of(request.broker, name) for name in wanted.topics}  # a topic may be deleted meanwhile
+    ids = {name: id_of(request.broker.catalog, name) for name in wanted.topics}  # a topic may be deleted meanwhile
     try:
         answer: pb.DeleteShareGroupOffsetsResponse = await ask(
             request, message.group_id, "DeleteShareGroupOffsets", wanted

@@ -56,7 +56,7 @@ def _name(broker: Broker, topic: DeleteTopicState) -> str:
     """Return the name of a topic. Raises ``InvalidRequestError``, ``UnknownTopicIdError``."""
     if (topic.name is None) == (topic.topic_id == NIL_UUID):
         raise InvalidRequestError("a topic is deleted by its name or by its id: set one of them")
-    return name_of(broker, topic.name, topic.topic_id)
+    return name_of(broker.catalog, topic.name, topic.topic_id)
 
 
 def _twice(name: str, ids: Mapping[str, UUID]) -> DeletableTopicResult:

@@ -35,7 +35,7 @@ async def handle(message: DescribeClusterRequest, request: KafkaRequest) -> Desc
         controller_id=broker.member.controller_id,
         brokers=tuple(
             DescribeClusterBroker(broker_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
-            for node in nodes(broker, request.context.listener_name)
+            for node in nodes(broker.member, request.context.listener_name)
         ),
         cluster_authorized_operations=operations.bits(
             request, ResourceType.CLUSTER, is_wanted=message.include_cluster_authorized_operations

@@ -35,7 +35,7 @@ async def handle(message: DescribeTopicPartitionsRequest, request: KafkaRequest)
     names = sorted({topic.name for topic in message.topics} or _visible(request))
     names = [name for name in names if cursor is None or name >= cursor.topic_name]
     described = await describe(broker, pb.MetadataRequest(topics=names), request.context) if names else None
-    alive = {node.node_id for node in nodes(broker, request.context.listener_name)}
+    alive = {node.node_id for node in nodes(broker.member, request.context.listener_name)}
     left = min(max(1, message.response_partition_limit), _PARTITIONS_MAX)
     topics: list[DescribeTopicPartitionsResponseTopic] = []
     following: DescribeTopicPartitionsResponseCursor | None = None

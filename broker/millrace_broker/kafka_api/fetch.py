@@ -58,7 +58,7 @@ async def handle(message: FetchRequest, request: KafkaRequest) -> FetchResponse:
     unknown: dict[FetchedTopic, int] = {}
     for topic, partitions in topics.items():
         try:
-            name = name_of(request.broker, topic.name, topic.topic_id)
+            name = name_of(request.broker.catalog, topic.name, topic.topic_id)
         except MillraceError as error:
             unknown[topic] = code_of(error)
             wanted.max_wait_ms = 0

@@ -52,12 +52,12 @@ async def handle(message: MetadataRequest, request: KafkaRequest) -> MetadataRes
     for wanted in message.topics or ():
         await turns.next()
         try:
-            names.append(name_of(broker, wanted.name, wanted.topic_id))
+            names.append(name_of(broker.catalog, wanted.name, wanted.topic_id))
             if not wanted.name:
                 ids[names[-1]] = wanted.topic_id
         except UnknownTopicIdError as error:
             found.append(_unknown_id(wanted.topic_id, code_of(error)))
-    brokers = tuple(nodes(broker, request.context.listener_name))
+    brokers = tuple(nodes(broker.member, request.context.listener_name))
     alive = {node.node_id for node in brokers}
     wants_all = message.topics is None or (not message.topics and request.version < _EMPTY_IS_NONE)
     if wants_all or names:

@@ -34,7 +34,7 @@ async def handle(message: OffsetCommitRequest, request: KafkaRequest) -> OffsetC
     unknown: dict[int, int] = {}
     for place, topic in enumerate(message.topics):
         try:
-            commits = wanted.topics.add(name=name_of(request.broker, topic.name, topic.topic_id))
+            commits = wanted.topics.add(name=name_of(request.broker.catalog, topic.name, topic.topic_id))
         except MillraceError as error:
             unknown[place] = code_of(error)
             continue

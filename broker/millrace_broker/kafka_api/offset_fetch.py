@@ -77,7 +77,7 @@ def _ask(
     failed = []
     for topic in group.topics or ():
         try:
-            name = name_of(broker, topic.name, topic.topic_id)
+            name = name_of(broker.catalog, topic.name, topic.topic_id)
         except MillraceError as error:
             failed.append(_unknown(topic, code_of(error)))
             continue
@@ -113,7 +113,7 @@ async def _group(
     topics = [
         OffsetFetchResponseTopics(
             name=topic.name,
-            topic_id=id_of(broker, topic.name),
+            topic_id=id_of(broker.catalog, topic.name),
             partitions=tuple(
                 _partition(
                     each.committed.partition,

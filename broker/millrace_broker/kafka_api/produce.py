@@ -59,7 +59,7 @@ async def handle(message: ProduceRequest, request: KafkaRequest) -> ProduceRespo
     topics: list[list[PartitionAppend] | MillraceError] = []  # appends, or an error
     for topic in message.topic_data:
         try:
-            name = name_of(request.broker, topic.name, topic.topic_id)
+            name = name_of(request.broker.catalog, topic.name, topic.topic_id)
         except MillraceError as error:
             topics.append(error)
             continue
@@ -102,7 +102,7 @@ def _denied(message: ProduceRequest, request: KafkaRequest) -> Mapping[str, Auth
     asked = pb.ProduceRequest(transactional_id=message.transactional_id or "")
     for topic in message.topic_data:
         with contextlib.suppress(UnknownTopicIdError):  # the topic's own error
-            asked.topics.add(name=name_of(request.broker, topic.name, topic.topic_id))
+            asked.topics.add(name=name_of(request.broker.catalog, topic.name, topic.topic_id))
     return denied_items("Produce", request.broker, asked, request.context)
 
 

@@ -126,7 +126,7 @@ async def acknowledge(
 def _name(request: KafkaRequest, topic_id: UUID) -> str:
     if topic_id == NIL_UUID:
         raise UnknownTopicIdError("an acknowledgement has no topic id: refresh the metadata")
-    return name_of(request.broker, None, topic_id)
+    return name_of(request.broker.catalog, None, topic_id)
 
 
 def _check(batches: Sequence[AcknowledgementBatch], *, is_renewal: bool, version: int) -> None:

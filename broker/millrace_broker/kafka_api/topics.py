@@ -6,22 +6,22 @@ from uuid import UUID
 
 from millrace.errors import UnknownTopicIdError
 from millrace.kafka_protocol.fields import NIL_UUID
-from millrace_broker.broker import Broker
+from millrace_broker.metadata import TopicCatalog
 
 
-def name_of(broker: Broker, name: str | None, topic_id: UUID) -> str:
+def name_of(catalog: TopicCatalog, name: str | None, topic_id: UUID) -> str:
     """Return the name of a topic. Raises ``UnknownTopicIdError`` if no topic has the id."""
     if name or topic_id == NIL_UUID:
         return name or ""
-    found = broker.catalog.topic_of_id(topic_id)
+    found = catalog.topic_of_id(topic_id)
     if found is None:
         raise UnknownTopicIdError(f"no topic has the id {topic_id}: refresh the metadata")
     return found.name
 
 
-def id_of(broker: Broker, name: str) -> UUID:
+def id_of(catalog: TopicCatalog, name: str) -> UUID:
     """Return the id of a topic; Kafka's nil id if there is no such topic."""
-    topic = broker.catalog.topics.get(name)
+    topic = catalog.topics.get(name)
     return NIL_UUID if topic is None else topic.topic_id
 
 

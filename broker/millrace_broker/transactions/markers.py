@@ -28,18 +28,6 @@ _PAUSE_FIRST_S: Final = 0.1
 _PAUSE_MAX_S: Final = 10.0
 
 
-class MarkerTransport(Protocol):
-    """Writer of markers at the leaders of partitions."""
-
-    async def write(self, partition: PartitionKey, marker: TransactionMarker) -> None:
-        """Write a marker; return when it is as durable as the topic requires. Raises the errors of an append."""
-        ...
-
-    def is_gone(self, partition: PartitionKey) -> bool:
-        """Return whether the partition no longer exists, so that it needs no marker."""
-        ...
-
-
 class OffsetCommits(Protocol):
     """Pending offsets of transactions, as the group coordinator has them."""
 
@@ -115,7 +103,7 @@ class Markers:
         return topic is None or number not in topic.partitions
 
 
-async def write_markers(transport: MarkerTransport, transaction: TransactionMetadata, coordinator_epoch: int) -> bool:
+async def write_markers(markers: Markers, transaction: TransactionMetadata, coordinator_epoch: int) -> bool:
     """Write the markers of a prepared transaction; return True when all partitions have one.
 
     Return False if another coordinator has taken over, which writes the markers then.
@@ -128,19 +116,16 @@ async def write_markers(transport: MarkerTransport, transaction: TransactionMeta
         version=transaction.version,
     )
     writes = [
-        _write(transport, partition, marker, transaction.transactional_id)
-        for partition in sorted(transaction.partitions)
+        _write(markers, partition, marker, transaction.transactional_id) for partition in sorted(transaction.partitions)
     ]
     return all(await asyncio.gather(*writes))
 
 
-async def _write(
-    transport: MarkerTransport, partition: PartitionKey, marker: TransactionMarker, transactional_id: str
-) -> bool:
+async def _write(markers: Markers, partition: PartitionKey, marker: TransactionMarker, transactional_id: str) -> bool:
     pause_s = _PAUSE_FIRST_S
-    while not transport.is_gone(partition):
+    while not markers.is_gone(partition):
         try:
-            await transport.write(partition, marker)
+            await markers.write(partition, marker)
         except InvalidProducerEpochError as error:
             # The partition has records of a later epoch, so the marker of this transaction is there.
             _logger.info("%s-%d has the marker of %s already: %s", *partition, transactional_id, error.message)

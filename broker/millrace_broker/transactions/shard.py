@@ -30,7 +30,7 @@ from millrace_broker.runtime import BackgroundTasks, Clock
 from millrace_broker.transactions import attempts, external_commits, states
 from millrace_broker.transactions.attempts import Attempt
 from millrace_broker.transactions.external_commits import CommitDecision, TransactionalProducer
-from millrace_broker.transactions.markers import MarkerTransport, write_markers
+from millrace_broker.transactions.markers import Markers, write_markers
 from millrace_broker.transactions.metadata import (
     PREPARED,
     ProducerIdAndEpoch,
@@ -65,7 +65,7 @@ class TransactionShard:
     def __init__(
         self,
         log: StateLog,
-        markers: MarkerTransport,
+        markers: Markers,
         idle: IdleConditions,
         ended: Counter[str],
         *,

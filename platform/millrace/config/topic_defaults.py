@@ -46,22 +46,6 @@ TOPIC_DEFAULTS: Final[dict[str, tuple[tuple[str, int], ...]]] = {
 }
 """Broker options of each topic option, in order of precedence, with the factor to the topic option's unit."""
 
-ONLY_OF_TOPICS: Final = frozenset(
-    (
-        "remote.storage.enable",
-        "remote.log.copy.disable",
-        "remote.log.delete.on.disable",
-        "leader.replication.throttled.replicas",
-        "follower.replication.throttled.replicas",
-        "kafka.value.format",
-        "kafka.value.framing",
-        "kafka.value.schema.id",
-        "kafka.value.message",
-        "kafka.key.format",
-    )
-)
-"""Topic options without a default at the broker, as in Kafka."""
-
 
 def take_topic_defaults(values: dict[str, Any]) -> dict[str, tuple[str, Any]]:
     """Remove the topic defaults from ``values``. Return the broker's option and value of each topic option."""

@@ -24,6 +24,7 @@ from pyspark_millrace.environment.checkpoint_files import CHECKPOINT_MANAGER, pr
 from pyspark_millrace.environment.delta_jars import DELTA_PACKAGE, delta_jars, spark_home
 from pyspark_millrace.environment.error_display import show_errors_briefly
 from pyspark_millrace.environment.java_runtime import check_java
+from pyspark_millrace.environment.settings import BRIEF_ERRORS, MONITOR, check_names
 from pyspark_millrace.source import DefaultSource
 
 if TYPE_CHECKING:
@@ -59,7 +60,6 @@ _LAUNCHER: Final = str(Path(__file__).with_name("worker_python"))
 _LAUNCHED_PYTHON: Final = "MILLRACE_WORKER_PYTHON"
 """Variable that names the interpreter to the launcher."""
 
-_MONITOR: Final = "spark.millrace.monitor."
 PROFILES: Final = ("default", "low-latency")
 
 
@@ -83,7 +83,8 @@ def session(
     dots (``**{"spark.sql.shuffle.partitions": 4}``) or underscores (``spark_sql_shuffle_partitions=4``), and override
     all others. In plain Python they are passed to the new JVM, so driver memory and similar settings take effect.
 
-    Raises ``EnvironmentProblemError`` if Java or Delta's JARs are missing, and ``UsageError`` for an unknown profile.
+    Raises ``EnvironmentProblemError`` if Java or Delta's JARs are missing, and ``UsageError`` for an unknown profile or
+    setting.
     """
     if profile not in PROFILES:
         raise UsageError(f"profile={profile!r}: expected one of {', '.join(PROFILES)}")
@@ -99,6 +100,7 @@ def session(
     is_running = _jvm_is_running()
     in_force = _settings_of_running_jvm() if is_running else {}
     given = in_force | own
+    check_names(given)
     local = given.get("spark.master", "local[*]").startswith("local")
     defaults = default_settings(local=local, delta=delta)
     if profile == "low-latency":
@@ -121,7 +123,7 @@ def session(
     if delta:
         _check_delta_extension(created)
     _monitor(created)
-    if created.conf.get("spark.millrace.errors.brief", "true") != "false":
+    if created.conf.get(BRIEF_ERRORS, "true") != "false":
         show_errors_briefly()
     return created
 
@@ -259,7 +261,7 @@ def _create(settings: Mapping[str, str]) -> SparkSession:
 def _monitor(created: SparkSession) -> None:
     """Install the monitor, with the outlets of the session's configuration."""
     given = {
-        name: created.conf.get(_MONITOR + name, None) for name in ("enabled", "port", "host", "textfile", "pushgateway")
+        name: created.conf.get(MONITOR + name, None) for name in ("enabled", "port", "host", "textfile", "pushgateway")
     }
     if given.pop("enabled") == "false":
         return
@@ -276,7 +278,7 @@ def _monitor(created: SparkSession) -> None:
 def _monitor_security(created: SparkSession) -> dict[str, str]:
     """Return the options for the security of the monitor's address."""
     found = {
-        name.removeprefix(_MONITOR): value for name, value in created.conf.getAll.items() if name.startswith(_MONITOR)
+        name.removeprefix(MONITOR): value for name, value in created.conf.getAll.items() if name.startswith(MONITOR)
     }
     return {name: value for name, value in found.items() if name.startswith(("security.", "ssl.", "sasl."))}
 

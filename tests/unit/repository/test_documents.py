@@ -73,3 +73,14 @@ def test_the_tests_that_prove_capabilities_exist() -> None:
         if not (ROOT / "tests" / path).is_file() or name not in _tests_in(ROOT / "tests" / path)
     ]
     assert missing == []
+
+
+def test_the_reference_names_each_environment_variable() -> None:
+    sources = "".join(
+        path.read_text("utf-8")
+        for folder in ("platform", "broker", "spark_source", "streams_dsl", "jobs")
+        for path in (ROOT / folder).rglob("*.py")
+    )
+    internal = {"MILLRACE_WORKER_PYTHON"}  # set by the session for its launcher
+    page = (ROOT / "docs" / "reference" / "environment-variables.md").read_text("utf-8")
+    assert set(re.findall(r"MILLRACE_[A-Z_]+", page)) == set(re.findall(r"MILLRACE_[A-Z_]+", sources)) - internal

@@ -5,9 +5,8 @@ from __future__ import annotations
 from millrace.errors import InvalidRequestError, OffsetOutOfRangeError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.segments.transaction_index import AbortedTransaction
-from millrace_broker.broker import Broker
 from millrace_broker.log import PartitionLog
-from millrace_broker.replication.runtime import ServedPartition
+from millrace_broker.replication.runtime import PartitionDirectory, ServedPartition
 
 
 def end_of(log: PartitionLog, isolation_level: pb.IsolationLevel.ValueType) -> int:
@@ -47,6 +46,8 @@ def aborted_message(transaction: AbortedTransaction) -> pb.AbortedTransaction:
     )
 
 
-def find_partition(broker: Broker, request: pb.LocateRangeRequest | pb.ReadRangeRequest) -> ServedPartition:
+def find_partition(
+    partitions: PartitionDirectory, request: pb.LocateRangeRequest | pb.ReadRangeRequest
+) -> ServedPartition:
     """Return the partition that a request names. Raises the errors of ``PartitionDirectory.topic`` and ``.led``."""
-    return broker.partitions.led(broker.partitions.topic(request.topic, request.topic_id), request.partition)
+    return partitions.led(partitions.topic(request.topic, request.topic_id), request.partition)
