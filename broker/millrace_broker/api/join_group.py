@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 
-from millrace.errors import MemberIdRequiredError
+from millrace.errors import InconsistentGroupProtocolError, MemberIdRequiredError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message
@@ -21,10 +21,10 @@ from millrace_broker.groups import JoinAnswer, JoinRequest, MemberIdGiven
 async def handle(broker: Broker, request: pb.JoinGroupRequest, context: RequestContext) -> pb.JoinGroupResponse:
     """Join the group. A rebalance timeout of 0 means the session timeout, as in old Kafka versions.
 
-    Raises the errors of ``ClassicGroup.join``.
+    Raises the errors of ``ClassicGroup.join``, and ``InconsistentGroupProtocolError`` for the id of a share group.
     """
     group_id = request.group_id
-    await check_is_not(broker, group_id, SHARE, is_new_member=not request.member_id)
+    await check_is_not(broker, group_id, SHARE, is_new=not request.member_id, error=InconsistentGroupProtocolError)
     shard = await broker.groups.wait_for_shard(group_id)
     join = JoinRequest(
         member_id=request.member_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
 from millrace.errors import InvalidRequestError, OffsetNotAvailableError
@@ -13,7 +14,6 @@ from millrace_broker.api.common.leader_epochs import check_epoch
 from millrace_broker.api.common.ranges import end_of
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
-from millrace_broker.log import PartitionLog
 from millrace_broker.replication.runtime import ServedPartition
 from millrace_broker.runtime.turns import Turns
 
@@ -36,12 +36,17 @@ async def handle(broker: Broker, request: pb.ListOffsetsRequest, context: Reques
     if request.HasField("replica_id"):
         check_is_broker(broker, context)
     response, turns = pb.ListOffsetsResponse(), Turns()
+    times_wanted = Counter((topic.name, each.partition) for topic in request.topics for each in topic.partitions)
     for topic_times in request.topics:
         topic_offsets = response.topics.add(name=topic_times.name)
         for wanted in topic_times.partitions:
             await turns.next()
             result = topic_offsets.partitions.add(partition=wanted.partition)
             try:
+                if times_wanted[topic_times.name, wanted.partition] > 1:
+                    raise InvalidRequestError(
+                        f"partition {wanted.partition} of {topic_times.name} is in the request twice: send one of them"
+                    )
                 topic = await broker.partitions.find_topic(topic_times.name)
                 topic_offsets.topic_id = topic.topic_id.bytes
                 partition = broker.partitions.led(topic, wanted.partition)
@@ -51,11 +56,10 @@ async def handle(broker: Broker, request: pb.ListOffsetsRequest, context: Reques
                 if request.HasField("replica_id") and wanted.timestamp == LATEST:
                     result.offset, result.timestamp = log.log_end_offset, -1
                     continue
-                _check_known(partition)
                 # A search by timestamp begins at the log's start. The ends of a log are known without reading.
                 looks_from = log.log_end_offset if wanted.timestamp in _ENDS else log.log_start_offset
                 result.offset, result.timestamp = await broker.reads.run_read(
-                    log, looks_from, _find, log, wanted.timestamp, request.isolation_level
+                    log, looks_from, _find, partition, wanted.timestamp, request.isolation_level
                 )
                 result.leader_epoch = log.epoch_of(result.offset)
             except Exception as error:  # noqa: BLE001 - the partition's error; unexpected errors are logged
@@ -74,9 +78,13 @@ def _check_known(partition: ServedPartition) -> None:
         )
 
 
-def _find(log: PartitionLog, timestamp_ms: int, isolation_level: pb.IsolationLevel.ValueType) -> tuple[int, int]:
+def _find(
+    partition: ServedPartition, timestamp_ms: int, isolation_level: pb.IsolationLevel.ValueType
+) -> tuple[int, int]:
+    log = partition.log
     end_offset = end_of(log, isolation_level)
     if timestamp_ms == LATEST:
+        _check_known(partition)
         return end_offset, -1
     if timestamp_ms == EARLIEST:
         return log.log_start_offset, -1
@@ -92,4 +100,7 @@ def _find(log: PartitionLog, timestamp_ms: int, isolation_level: pb.IsolationLev
             "-5 latest in the remote store, -6 first that is not in the remote store"
         )
     found = log.max_timestamp_offset() if timestamp_ms == MAX_TIMESTAMP else log.offset_for_time(timestamp_ms)
-    return found if found is not None and found[0] < end_offset else _NONE
+    if found is not None and found[0] < end_offset:
+        return found
+    _check_known(partition)
+    return _NONE

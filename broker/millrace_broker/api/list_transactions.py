@@ -24,8 +24,8 @@ async def handle(
             continue
         if request.producer_ids and transaction.producer_id not in request.producer_ids:
             continue
-        open_ms = now_ms - transaction.started_ms if transaction.is_open else 0
-        if request.duration_ms_min > 0 and open_ms <= request.duration_ms_min:
+        # As in Kafka, an id that has had no transaction passes, and an ended transaction counts by its start.
+        if request.duration_ms_min > 0 and now_ms - transaction.started_ms <= request.duration_ms_min:
             continue
         response.transactions.add(
             transactional_id=transaction.transactional_id, producer_id=transaction.producer_id, state=state

@@ -16,9 +16,9 @@ async def handle(
 ) -> pb.ShareGroupHeartbeatResponse:
     """Record the heartbeat of a member that joins, stays or leaves, and answer with its assignment.
 
-    Raises ``InconsistentGroupProtocolError`` and the errors of ``ShareMembers.beat``.
+    Raises ``GroupIdNotFoundError`` for the id of a group of consumers, and the errors of ``ShareMembers.beat``.
     """
-    await check_is_not(broker, request.group_id, CLASSIC, is_new_member=not request.member_epoch)
+    await check_is_not(broker, request.group_id, CLASSIC, is_new=not request.member_epoch)
     shard = await broker.share_groups.wait_for_shard(request.group_id)
     beat = ShareHeartbeat(
         member_id=request.member_id,

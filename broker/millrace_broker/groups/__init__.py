@@ -40,10 +40,18 @@ from millrace_broker.groups.consumer.topics import matches
 from millrace_broker.groups.coordinator import GroupCoordinator, GroupStatistics
 from millrace_broker.groups.entries import GroupEntry
 from millrace_broker.groups.offsets import CommittedOffset
-from millrace_broker.groups.requests import Identity, JoinAnswer, JoinRequest, MemberIdGiven, SyncRequest
+from millrace_broker.groups.requests import (
+    WITH_MEMBER_EPOCHS,
+    Identity,
+    JoinAnswer,
+    JoinRequest,
+    MemberIdGiven,
+    SyncRequest,
+)
 from millrace_broker.groups.shard import GroupShard
 
 __all__ = [
+    "WITH_MEMBER_EPOCHS",
     "CommittedOffset",
     "ConsumerGroup",
     "GroupCoordinator",

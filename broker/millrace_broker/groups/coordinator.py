@@ -153,13 +153,13 @@ class GroupCoordinator:
             return None
         return self._shards.shard_of(group_id).entries.get(group_id)
 
-    def has_members(self, group_id: str) -> bool:
-        """Return whether a loaded consumer group with this id has members."""
+    def has_group(self, group_id: str) -> bool:
+        """Return whether a loaded consumer group has this id."""
         try:
             entry = self.find(group_id)
         except (CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError):
             return False
-        return entry is not None and len(entry.group.members) > 0
+        return entry is not None
 
     def groups(self) -> Iterable[tuple[str, GroupEntry]]:
         """Yield all loaded groups by id. Raises ``CoordinatorLoadInProgressError`` while others are being loaded."""

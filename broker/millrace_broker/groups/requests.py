@@ -57,13 +57,21 @@ def check_session_timeout(session_timeout_ms: int, settings: GroupSettings) -> N
         )
 
 
+WITH_MEMBER_EPOCHS: Final = 9
+"""First version of Kafka's OffsetCommit for members of consumer groups, which have epochs (KIP-848)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Member id, instance id and generation that a member sends with a request."""
+    """Member id, instance id and generation that a member sends with a request.
+
+    ``kafka_version`` is the version of a Kafka client's OffsetCommit, 0 for clients of millrace.
+    """
 
     member_id: str
     group_instance_id: str | None = None
     generation_id: int = NO_GENERATION
+    kafka_version: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

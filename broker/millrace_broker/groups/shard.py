@@ -46,6 +46,7 @@ from millrace_broker.groups.records import group_record, group_tombstone, offset
 from millrace_broker.groups.requests import (
     CONSUMER,
     NO_MEMBER,
+    WITH_MEMBER_EPOCHS,
     GroupSettings,
     Identity,
     JoinAnswer,
@@ -305,8 +306,8 @@ class GroupShard:
         """Commit offsets; return when their records are as durable as the topic requires.
 
         Raises the errors of ``ClassicGroup.check_commit`` and ``ConsumerGroup.check_commit``,
-        ``IllegalGenerationError`` for a generation of an unknown group, ``InvalidCommitOffsetSizeError`` for more
-        offsets than one batch holds, ``NotCoordinatorError``.
+        ``IllegalGenerationError`` or ``GroupIdNotFoundError`` for a generation of an unknown group,
+        ``InvalidCommitOffsetSizeError`` for more offsets than one batch holds, ``NotCoordinatorError``.
         """
         entry = self._entry_to_commit(group_id, identity)
         self._check_commit(entry, identity, is_transactional=False)
@@ -345,6 +346,8 @@ class GroupShard:
         entry = self._entries.get(group_id)
         if entry is None:
             if identity.generation_id >= 0:
+                if identity.kafka_version >= WITH_MEMBER_EPOCHS:
+                    raise GroupIdNotFoundError(f"group {group_id} does not exist: join it again")
                 raise IllegalGenerationError(
                     f"group {group_id} has no members, so generation {identity.generation_id} is unknown: join again"
                 )

@@ -33,7 +33,7 @@ async def handle(message: ConsumerGroupHeartbeatRequest, request: KafkaRequest) 
         member_id = str(uuid.uuid4())
     try:
         check_request("ConsumerGroupHeartbeat", request.broker, message, request.context)
-        await check_is_not(request.broker, message.group_id, SHARE, is_new_member=is_joining)
+        await check_is_not(request.broker, message.group_id, SHARE, is_new=is_joining)
         shard = await groups.wait_for_shard(message.group_id)
         answer = await shard.consumer_heartbeat(message.group_id, _heartbeat(message, member_id, request))
     except MillraceError as error:

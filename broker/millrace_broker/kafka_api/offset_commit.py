@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from millrace.errors import MillraceError, StaleMemberEpochError, UnsupportedVersionError
 from millrace.kafka_protocol.calls.offset_commit import (
     OffsetCommitRequest,
@@ -14,13 +12,11 @@ from millrace.kafka_protocol.calls.offset_commit import (
 )
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.offset_commit import handle as commit
+from millrace_broker.groups import WITH_MEMBER_EPOCHS
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.committed_offsets import committed_offsets
 from millrace_broker.kafka_api.error_codes import code_of
 from millrace_broker.kafka_api.topics import name_of
-
-_WITH_MEMBER_EPOCH: Final = 9
-"""First version of members of consumer groups, which know the error STALE_MEMBER_EPOCH (KIP-848)."""
 
 
 async def handle(message: OffsetCommitRequest, request: KafkaRequest) -> OffsetCommitResponse:
@@ -30,6 +26,7 @@ async def handle(message: OffsetCommitRequest, request: KafkaRequest) -> OffsetC
         generation_id=message.generation_id_or_member_epoch,
         member_id=message.member_id,
         group_instance_id=message.group_instance_id or "",
+        kafka_version=request.version,
     )
     unknown: dict[int, int] = {}
     for place, topic in enumerate(message.topics):
@@ -72,6 +69,6 @@ def _failed(topic: OffsetCommitRequestTopic, error_code: int) -> OffsetCommitRes
 
 def refuse(message: OffsetCommitRequest, version: int, error_code: int) -> OffsetCommitResponse:
     """Answer each partition with the error."""
-    if error_code == StaleMemberEpochError.code and version < _WITH_MEMBER_EPOCH:
+    if error_code == StaleMemberEpochError.code and version < WITH_MEMBER_EPOCHS:
         error_code = UnsupportedVersionError.code
     return OffsetCommitResponse(topics=tuple(_failed(topic, error_code) for topic in message.topics))

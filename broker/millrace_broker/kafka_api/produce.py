@@ -14,6 +14,7 @@ from millrace.errors import (
     MillraceError,
     NotEnoughReplicasError,
     UnknownTopicIdError,
+    UnsupportedCompressionError,
 )
 from millrace.kafka_protocol.calls.produce import (
     BatchIndexAndErrorMessage,
@@ -26,6 +27,8 @@ from millrace.kafka_protocol.calls.produce import (
     TopicProduceResponse,
 )
 from millrace.protocol import millrace_pb2 as pb
+from millrace.records import Compression
+from millrace.records.header import COMPRESSION_MASK
 from millrace_broker.api.common.access_rules import denied_items
 from millrace_broker.api.produce import PartitionAppend, Producing, append
 from millrace_broker.kafka_api.call import KafkaRequest
@@ -37,6 +40,10 @@ _WITH_IMPLICIT_PARTITIONS: Final = 12
 """First version of producers that do not add partitions to a transaction themselves (KIP-890, part 2)."""
 _WITH_ABORTABLE: Final = 11
 """First version that has the error TRANSACTION_ABORTABLE."""
+_WITH_ZSTD: Final = 7
+"""First version whose batches may be compressed by zstd (KIP-110)."""
+_COMPRESSION_AT: Final = 22
+"""Place of the byte of a batch's attributes that has its compression."""
 _WITH_CURRENT_LEADER: Final = 10
 """First version whose answers name the leader of a partition that has moved (KIP-951)."""
 _NO_LEADER: Final = LeaderIdAndEpoch()
@@ -67,7 +74,10 @@ async def handle(message: ProduceRequest, request: KafkaRequest) -> ProduceRespo
             topics.append(denied[name])
         else:
             topics.append([PartitionAppend(name, each.index, each.records or b"") for each in topic.partition_data])
-    await append(request.broker, producing, [each for topic in topics if isinstance(topic, list) for each in topic])
+    appends = [each for topic in topics if isinstance(topic, list) for each in topic]
+    if request.version < _WITH_ZSTD:
+        _refuse_zstd(appends)
+    await append(request.broker, producing, [each for each in appends if each.error is None])
     if message.acks == _NO_ANSWER:
         _raise_first(topics)
         return None
@@ -84,6 +94,16 @@ async def handle(message: ProduceRequest, request: KafkaRequest) -> ProduceRespo
         responses=responses,
         node_endpoints=tuple(NodeEndpoint(**each._asdict()) for each in leaders.endpoints()),
     )
+
+
+def _refuse_zstd(appends: Sequence[PartitionAppend]) -> None:
+    """Set the error of partitions whose batch is compressed by zstd, which old consumers cannot read."""
+    for each in appends:
+        if len(each.records) > _COMPRESSION_AT and each.records[_COMPRESSION_AT] & COMPRESSION_MASK == Compression.ZSTD:
+            each.error = UnsupportedCompressionError(
+                f"a batch for {each.topic}-{each.partition} is compressed by zstd, which needs version {_WITH_ZSTD} of "
+                "Produce: upgrade the client, or set another compression.type"
+            )
 
 
 def _raise_first(topics: Sequence[list[PartitionAppend] | MillraceError]) -> None:

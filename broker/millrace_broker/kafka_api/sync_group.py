@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from millrace.errors import InconsistentGroupProtocolError
 from millrace.kafka_protocol.calls.sync_group import SyncGroupRequest, SyncGroupResponse
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.sync_group import handle as sync
 from millrace_broker.kafka_api.call import KafkaRequest
 
+_WITH_PROTOCOL: Final = 5
+"""First version whose requests name the protocol type and the assignor (KIP-559)."""
+
 
 async def handle(message: SyncGroupRequest, request: KafkaRequest) -> SyncGroupResponse:
-    """Wait for the leader's assignment, and answer with the member's part."""
+    """Wait for the leader's assignment, and answer with the member's part.
+
+    Raises ``InconsistentGroupProtocolError`` if the protocol type or the assignor is missing.
+    """
+    if request.version >= _WITH_PROTOCOL and (message.protocol_type is None or message.protocol_name is None):
+        raise InconsistentGroupProtocolError(
+            f"SyncGroup of group {message.group_id} names no protocol type or no assignor: send both"
+        )
     wanted = pb.SyncGroupRequest(
         group_id=message.group_id,
         generation_id=message.generation_id,

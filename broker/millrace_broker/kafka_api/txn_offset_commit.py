@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from millrace.errors import IllegalGenerationError, StaleMemberEpochError
+from millrace.errors import (
+    AbortableTransactionError,
+    IllegalGenerationError,
+    InvalidTxnStateError,
+    StaleMemberEpochError,
+)
 from millrace.kafka_protocol.calls.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
@@ -19,6 +24,9 @@ from millrace_broker.kafka_api.error_codes import code_for, code_of
 
 _WITH_IMPLICIT_OFFSETS: Final = 5
 """First version of producers that do not add the offsets to a transaction themselves (KIP-890, part 2)."""
+
+_WITH_ABORTABLE: Final = 4
+"""First version that has the error TRANSACTION_ABORTABLE."""
 
 
 async def handle(message: TxnOffsetCommitRequest, request: KafkaRequest) -> TxnOffsetCommitResponse:
@@ -59,6 +67,8 @@ def refuse(message: TxnOffsetCommitRequest, version: int, error_code: int) -> Tx
     """
     code = code_for(error_code, knows_fencing=False)
     code = IllegalGenerationError.code if code == StaleMemberEpochError.code else code
+    if code == AbortableTransactionError.code and version < _WITH_ABORTABLE:
+        code = InvalidTxnStateError.code
     return TxnOffsetCommitResponse(
         throttle_time_ms=0,
         topics=tuple(

@@ -175,13 +175,13 @@ class ShareCoordinator:
             return None
         return self._shards.shard_of(group_id).groups.get(group_id)
 
-    def has_members(self, group_id: str) -> bool:
-        """Return whether a loaded share group with this id has members."""
+    def has_group(self, group_id: str) -> bool:
+        """Return whether a loaded share group has this id."""
         try:
             group = self.find(group_id)
         except (CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError):
             return False
-        return group is not None and bool(group.members.members)
+        return group is not None
 
     # --- records -------------------------------------------------------------------------------------------
 

@@ -91,6 +91,11 @@ class ShareGroupSettings:
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5000
 
+    @property
+    def isolation_count(self) -> int:
+        """The number of deliveries after which records are delivered in ever smaller numbers."""
+        return max(2, (self.delivery_count_limit + 1) // 2)
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -223,12 +228,15 @@ class InFlightRecords:
         batches, acquired, left = list[InFlightBatch](), list[InFlightBatch](), records_max
         for batch in current:
             middle, before, after = _cut(batch, first, last)
-            if batch.state is not RecordState.AVAILABLE or middle is None or left <= 0:
+            is_isolated = batch.delivery_count >= self.settings.isolation_count
+            if batch.state is not RecordState.AVAILABLE or middle is None or left <= 0 or (is_isolated and acquired):
                 _add(batches, batch)
+                left = 0 if acquired and is_isolated else left
                 continue
-            if middle.count > left:
-                middle, after = _cut_after(replace(batch, first=middle.first), left)
-            left -= middle.count
+            count = min(left, self._isolated_count(middle) if is_isolated else middle.count)
+            if middle.count > count:
+                middle, after = _cut_after(replace(batch, first=middle.first), count)
+            left = 0 if is_isolated else left - count
             given = InFlightBatch(
                 middle.first,
                 middle.last,
@@ -243,6 +251,15 @@ class InFlightRecords:
             _add(acquired, given)
         self._set_batches(batches)
         return acquired
+
+    def _isolated_count(self, batch: InFlightBatch) -> int:
+        """Return how many records of a batch that failed often are delivered together, so that a bad one is found.
+
+        Each delivery has half of the records of the one before, and the last possible delivery has one record
+        (KAFKA-17541). Otherwise one bad record would archive all records that are delivered with it.
+        """
+        is_last = batch.delivery_count >= self.settings.delivery_count_limit - 1
+        return 1 if is_last else max(1, batch.count // 2)
 
     def _up_to_batch_end(
         self, current: Sequence[InFlightBatch], ranges: Sequence[ReadRange], records_max: int

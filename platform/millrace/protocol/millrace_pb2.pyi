@@ -3932,11 +3932,14 @@ class OffsetCommitRequest(_message.Message):
     MEMBER_ID_FIELD_NUMBER: _builtins.int
     GROUP_INSTANCE_ID_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
+    KAFKA_VERSION_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     generation_id: _builtins.int
     """-1 without a member id: not a member; the group must be empty then"""
     member_id: _builtins.str
     group_instance_id: _builtins.str
+    kafka_version: _builtins.int
+    """of a Kafka client's request, 0 for clients of millrace"""
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicCommits]: ...
     def __init__(
@@ -3947,10 +3950,11 @@ class OffsetCommitRequest(_message.Message):
         member_id: _builtins.str = ...,
         group_instance_id: _builtins.str = ...,
         topics: _abc.Iterable[Global___TopicCommits] | None = ...,
+        kafka_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation_id", b"generation_id", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "member_id", b"member_id", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation_id", b"generation_id", "group_id", b"group_id", "group_instance_id", b"group_instance_id", "kafka_version", b"kafka_version", "member_id", b"member_id", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -211,6 +211,28 @@ def test_records_missing_from_a_snapshot_are_available() -> None:
     assert given(partition.acquire("a", [ReadRange(5, 9)], 10, 0)) == [(5, 6, 1), (8, 8, 1), (9, 9, 3)]
 
 
+def test_records_that_failed_often_are_delivered_in_halves_and_at_last_alone() -> None:
+    partition = delivery()
+    for delivery_count in (1, 2, 3):
+        assert given(partition.acquire("a", [ReadRange(0, 99)], 500, 0)) == [(0, 99, delivery_count)]
+        partition.release_member("a")
+    assert given(partition.acquire("a", [ReadRange(0, 99)], 500, 0)) == [(0, 49, 4)]
+    assert given(partition.acquire("b", [ReadRange(0, 99)], 500, 0)) == [(50, 74, 4)]
+    partition.release_member("a")
+    assert given(partition.acquire("a", [ReadRange(0, 99)], 500, 0)) == [(0, 0, 5)]
+    partition.release_member("a")
+    assert partition.start_offset == 1, "one record is archived, and not those that were delivered with it"
+
+
+def test_records_that_failed_often_are_not_delivered_with_others() -> None:
+    partition = delivery()
+    for _ in range(3):
+        partition.acquire("a", [ReadRange(5, 9)], 500, 0)
+        partition.release_member("a")
+    assert given(partition.acquire("a", [ReadRange(5, 19)], 500, 0)) == [(5, 6, 4)]
+    assert given(partition.acquire("a", [ReadRange(5, 19)], 500, 0)) == [(7, 7, 4)]
+
+
 # --- the model -------------------------------------------------------------------------------------------------------
 
 
@@ -266,25 +288,50 @@ class DeliveryMachine(RuleBasedStateMachine):
         got = self.partition.acquire(member, read, most, self.now, whole_batches=whole)
         if whole:
             read, most = self.up_to_batch_end(read, most)
-        expected = []
-        for position in range(read[0].first, read[-1].last + 1):
-            if position >= self.seen:
-                is_record = position // 3 % 5 != 0
-                available_later = [p for p in range(position, self.seen) if self.is_available(p)]
-                if is_record and (len(expected) + len(available_later) >= most or self.live >= SETTINGS.locks_max):
-                    break
-                self.look_at(position)
-            if self.is_available(position) and len(expected) < most:
-                expected.append(position)
-                record = self.records[position]
-                record.state, record.member = RecordState.ACQUIRED, member
-                record.count, record.deadline = record.count + 1, self.now + SETTINGS.lock_duration_ms
+        self.look_further(read, most)
+        expected = self.deliverable(range(read[0].first, read[-1].last + 1), most)
+        for position in expected:
+            record = self.records[position]
+            record.state, record.member = RecordState.ACQUIRED, member
+            record.count, record.deadline = record.count + 1, self.now + SETTINGS.lock_duration_ms
         assert [p for batch in got for p in range(batch.first, batch.last + 1)] == expected
         for batch in got:
             for position in range(batch.first, batch.last + 1):
                 assert position not in self.accepted, "a record was accepted and then delivered again"
                 assert batch.delivery_count == self.records[position].count <= SETTINGS.delivery_count_limit
         self.forget()
+
+    def look_further(self, read: list[ReadRange], most: int) -> None:
+        """Look at unseen records that were read, until enough are available or too many are in flight."""
+        offsets = range(read[0].first, read[-1].last + 1)
+        room = min(most - sum(self.is_available(p) for p in offsets), SETTINGS.locks_max - self.live)
+        for position in range(max(self.seen, offsets.start), offsets.stop):
+            is_record = position // 3 % 5 != 0
+            if is_record and room <= 0:
+                return
+            self.look_at(position)
+            room -= is_record
+
+    def deliverable(self, offsets: range, most: int) -> list[int]:
+        """Return the offsets to deliver: the first available ones, or a part of a run that has failed often."""
+        found: list[int] = []
+        for position in offsets:
+            if len(found) >= most or not self.is_available(position):
+                continue
+            count = self.records[position].count
+            if count < SETTINGS.isolation_count:
+                found.append(position)
+                continue
+            if found:
+                return found
+            run = [position]
+            while (
+                run[-1] + 1 in offsets and self.is_available(run[-1] + 1) and self.records[run[-1] + 1].count == count
+            ):
+                run.append(run[-1] + 1)
+            is_last = count == SETTINGS.delivery_count_limit - 1
+            return run[: min(most, 1 if is_last else max(1, len(run) // 2))]
+        return found
 
     def up_to_batch_end(self, read: list[ReadRange], most: int) -> tuple[list[ReadRange], int]:
         found = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from millrace.errors import InconsistentGroupProtocolError, MillraceError
+from millrace.errors import GroupIdNotFoundError, MillraceError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.broker import Broker
 from millrace_broker.coordinators import OFFSETS_TOPIC, SHARE_STATE_TOPIC, partition_of
@@ -32,17 +32,17 @@ def kind_of(group: ClassicGroup | ConsumerGroup) -> str:
     return CONSUMER if isinstance(group, ConsumerGroup) else CLASSIC
 
 
-async def check_is_not(broker: Broker, group_id: str, kind: str, *, is_new_member: bool) -> None:
-    """Raise ``InconsistentGroupProtocolError`` if a group of ``kind`` with this id has members.
+async def check_is_not(
+    broker: Broker, group_id: str, kind: str, *, is_new: bool, error: type[MillraceError] = GroupIdNotFoundError
+) -> None:
+    """Raise an error if a group of ``kind`` has this id, with members or without. The default is Kafka's error.
 
-    ``CLASSIC`` stands for consumer groups too, which have the same coordinator. For a new member, ask the id's
-    coordinator of that kind, on whichever broker it runs. If the coordinator does not answer, allow the join.
+    ``CLASSIC`` stands for consumer groups too, which have the same coordinator. For a new member or group, ask the id's
+    coordinator of that kind, on whichever broker it runs. If the coordinator does not answer, allow the call.
     """
-    is_taken = (broker.groups if kind == CLASSIC else broker.share_groups).has_members(group_id)
-    if is_taken or (is_new_member and await _is_taken_elsewhere(broker, group_id, kind)):
-        raise InconsistentGroupProtocolError(
-            f"group {group_id} is a {_NAMES[kind]} group with members: choose another id"
-        )
+    is_taken = (broker.groups if kind == CLASSIC else broker.share_groups).has_group(group_id)
+    if is_taken or (is_new and await _is_taken_elsewhere(broker, group_id, kind)):
+        raise error(f"group {group_id} is a {_NAMES[kind]} group: choose another id, or delete that group")
 
 
 async def _is_taken_elsewhere(broker: Broker, group_id: str, kind: str) -> bool:
@@ -60,4 +60,4 @@ async def _is_taken_elsewhere(broker: Broker, group_id: str, kind: str) -> bool:
     except MillraceError as error:
         _logger.info("could not determine whether %s is a %s group: %s", group_id, _NAMES[kind], error.message)
         return False
-    return any(group.type in _KINDS[kind] and group.members for group in answer.groups)
+    return any(group.type in _KINDS[kind] for group in answer.groups)

@@ -14,4 +14,5 @@ def identity_of(request: FromMember) -> Identity:
         member_id=request.member_id,
         group_instance_id=request.group_instance_id or None,
         generation_id=request.generation_id,
+        kafka_version=request.kafka_version if isinstance(request, pb.OffsetCommitRequest) else 0,
     )

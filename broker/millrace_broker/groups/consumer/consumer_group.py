@@ -28,6 +28,7 @@ from millrace.errors import (
     UnknownMemberError,
     UnreleasedInstanceIdError,
     UnsupportedAssignorError,
+    UnsupportedVersionError,
 )
 from millrace_broker.groups.consumer.assignors import ASSIGNORS, AssignorInput
 from millrace_broker.groups.consumer.members import (
@@ -42,7 +43,7 @@ from millrace_broker.groups.consumer.members import (
 )
 from millrace_broker.groups.consumer.reconciliation import reconcile
 from millrace_broker.groups.consumer.topics import ClusterTopics, SubscribedTopic, metadata_hash
-from millrace_broker.groups.requests import CONSUMER, Identity
+from millrace_broker.groups.requests import CONSUMER, WITH_MEMBER_EPOCHS, Identity
 
 
 class ConsumerGroupState(Enum):
@@ -190,11 +191,17 @@ class ConsumerGroup:
     def check_commit(self, identity: Identity, *, is_transactional: bool) -> None:
         """Check that a client may commit offsets of the group.
 
-        Raises ``UnknownMemberError``, ``StaleMemberEpochError``, and ``IllegalGenerationError`` for classic members.
+        Raises ``UnknownMemberError``, ``StaleMemberEpochError``, ``IllegalGenerationError`` for classic members, and
+        ``UnsupportedVersionError`` for a member with an epoch whose request has generations only.
         """
         if identity.generation_id < 0 and (not self.members or (is_transactional and not identity.member_id)):
             return
         member = self.member(identity.member_id)
+        if member.classic is None and 0 < identity.kafka_version < WITH_MEMBER_EPOCHS:
+            raise UnsupportedVersionError(
+                f"member {member.member_id} of group {self.group_id} commits with version {identity.kafka_version} of "
+                f"OffsetCommit, but members with epochs need {WITH_MEMBER_EPOCHS} or later: upgrade the client"
+            )
         self._check_epoch(member, identity.generation_id)
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
@@ -468,7 +475,7 @@ def check_request(beat: Heartbeat) -> None:
         raise _invalid("a heartbeat with epoch 0 has no rebalance timeout: send max.poll.interval.ms")
     if beat.owned is None or beat.owned:
         raise _invalid("a member that joins owns no partitions: send an empty list of them")
-    if beat.topics is None and not beat.regex:
+    if beat.topics is None and beat.regex is None:
         raise _invalid("a heartbeat with epoch 0 has no subscription: send topic names or a regular expression")
 
 
