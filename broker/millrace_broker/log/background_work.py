@@ -1,4 +1,7 @@
-"""The background threads on a broker's logs: the log cleaner and the remote log manager."""
+"""The background threads that work on a broker's logs.
+
+These are the log cleaner and the remote log manager.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ class BackgroundWork:
 
     @contextlib.contextmanager
     def paused(self, partitions: Iterable[PartitionKey]) -> Iterator[None]:
-        """Keep the threads from partitions. Enter it before taking a lock that a cleaning may need to end."""
+        """Keep the threads from partitions. Enter this context before taking a lock that a cleaning may need to end."""
         with contextlib.ExitStack() as stack:
             for key in sorted(partitions):
                 for worker in (self.cleaner, self.tiering):

@@ -1,9 +1,9 @@
 """A log directory's own files: owner, lock, clean-shutdown marker.
 
-``.lock``                held (flock) by the broker that uses the directory
-``meta.properties``      Kafka's version 0: ``broker.id`` and ``cluster.id``; written at the first start
-``.kafka_cleanshutdown`` exists exactly while the broker is down after a clean stop: removed before the first append,
-    written after all logs are synced
+* ``.lock``  held (flock) by the broker that uses the directory
+* ``meta.properties``  Kafka's version 0: ``broker.id`` and ``cluster.id``; written at the first start
+* ``.kafka_cleanshutdown``  exists only while the broker is down after a clean stop; removed before the first append,
+  written after all logs are synced
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ META_PROPERTIES: Final = "meta.properties"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 LOCK: Final = ".lock"
 AUDIT_SPOOL: Final = "audit-spool"
-"""Directory of the audit's rows that could not be written, beside those of partitions."""
+"""The directory beside those of partitions that holds the audit rows which could not be written."""
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -65,8 +65,9 @@ class DataDirectory:
 
         Removes the clean-shutdown marker, because the directory is in use from now on.
 
-        Raises ``EnvironmentProblemError`` when another process holds it or it belongs to another broker or cluster, and
-        ``StorageError`` when it cannot be read or written, or a checkpoint is damaged.
+        Raises ``EnvironmentProblemError`` when another process holds the lock, or the directory belongs to another
+        broker or cluster. Raises ``StorageError`` when the directory cannot be read or written, or a checkpoint is
+        damaged.
         """
         files.make_directory(path)
         lock = files.lock(path / LOCK)

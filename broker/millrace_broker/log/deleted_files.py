@@ -1,8 +1,7 @@
 """Deleted files of a log, removed after ``file.delete.delay.ms``.
 
-A deleted file is renamed at once. Readers of the file continue undisturbed. Appends and deletions do not wait for the
-disk, which may take long to remove a large file. Files that still wait when the broker stops are removed at the next
-start.
+A deleted file is renamed at once, and its readers continue. Appends and deletions do not wait for the disk, which may
+take long to remove a large file. Files that still wait when the broker stops are removed at the next start.
 """
 
 from __future__ import annotations
@@ -18,7 +17,10 @@ from millrace_broker.runtime import Clock
 
 
 class DeletedFiles:
-    """Files and directories that wait for their removal; any thread may use it."""
+    """Files and directories that wait for their removal.
+
+    Any thread may use this class.
+    """
 
     def __init__(self, files: Files, clock: Clock) -> None:
         self._files: Final = files

@@ -1,7 +1,7 @@
-"""Moves of partitions between the log directories of a broker, Kafka's ``ReplicaAlterLogDirsManager`` (KIP-113).
+"""Moves of partitions between log directories, Kafka's ``ReplicaAlterLogDirsManager`` (KIP-113).
 
-A thread copies a log into ``<target>/<topic>-<partition>.<unique>-future``, while the log is used. At the end it stops
-the appends for a moment, and:
+A thread copies a log into ``<target>/<topic>-<partition>.<unique>-future``, while the log is used. At the end the
+thread stops the appends for a moment, and:
 
 1. copies the rest, syncs the copy, and writes the checkpoints of the target directory with the partition;
 2. renames the copy to ``...-moved``. From here on a start completes the next steps;
@@ -10,7 +10,7 @@ the appends for a moment, and:
 Invariants:
 
 - At most one copy of a partition is in progress. A start removes an unfinished copy and begins it again.
-- The partition's ``PartitionLog`` stays the same. Its readers and its replica notice nothing.
+- The partition's ``PartitionLog`` stays the same object, so its readers and its replica need no notification.
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ _NO_WORK_S: Final = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class FutureReplica:
-    """A copy in progress: its bytes, and how many offsets it is behind its log."""
+    """A copy in progress, as DescribeLogDirs reports it.
+
+    ``offset_lag`` is the number of offsets by which the copy is behind its log.
+    """
 
     size_bytes: int
     offset_lag: int
@@ -101,9 +104,11 @@ class DirectoryMoves:
     def request(self, key: PartitionKey, path: Path) -> None:
         """Move a partition to the log directory ``path``, or cancel its move if it is there.
 
-        A partition that does not exist here yet will be created there. Raises ``LogDirNotFoundError``,
-        ``StorageError`` when the directory or the partition is offline, ``InvalidTopicError`` when the topic's name is
-        too long, and ``ReplicaNotAvailableError`` when there is no such partition here.
+        A partition that does not exist on this broker yet will be created in that directory.
+
+        Raises ``LogDirNotFoundError``, and ``StorageError`` when the directory or the partition is offline. Raises
+        ``InvalidTopicError`` when the topic's name is too long, and ``ReplicaNotAvailableError`` when the partition is
+        not on this broker.
         """
         if path in self._directories.failures():
             raise StorageError(f"log directory {path} is offline: repair it and start the broker again")
@@ -136,7 +141,10 @@ class DirectoryMoves:
             self._workers.changed.notify_all()
 
     def cancel(self, key: PartitionKey) -> None:
-        """End a partition's move, and remove its copy. Call it without a lock, because a move may need one to end."""
+        """End a partition's move, and remove its copy.
+
+        Call this without holding a lock, because a move may need the lock to end.
+        """
         with self._workers.changed:
             self._targets.pop(key, None)
         with self._workers.paused(key):
@@ -159,9 +167,9 @@ class DirectoryMoves:
     # --- start ---------------------------------------------------------------------------------------------
 
     def complete_decided(self) -> None:
-        """Complete the moves that an earlier process had decided, and remove unfinished copies.
+        """Complete the moves whose copy an earlier process had renamed to ``-moved``, and remove unfinished copies.
 
-        Call it before partitions are loaded. A directory whose disk fails is taken offline.
+        Call this before partitions are loaded. A directory whose disk fails is taken offline.
         """
         for directory in self._directories:
             try:

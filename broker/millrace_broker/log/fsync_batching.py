@@ -1,10 +1,13 @@
-"""Shared fsyncs: appends during a partition's sync share the next one.
+"""Shared fsyncs of appends to a partition.
 
-Invariants
+Appends that arrive during a sync share the next one.
+
+Invariants:
+
 * One thread at a time syncs a partition. A sync covers the appends before its start. A later append waits for the next
   sync, which one of the waiting appends starts.
 * All methods run in the event loop's thread. Syncs run in threads of their own, so that reads do not queue behind them.
-  Partitions are synced in parallel; the file system writes one journal commit for all that wait together.
+* Partitions are synced in parallel. The file system writes one journal commit for all syncs that wait together.
 * A sync continues when its waiting calls are cancelled. A failed sync fails all calls that wait for it.
 """
 
@@ -24,7 +27,10 @@ _logger: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FsyncStatistics:
-    """The number of appends that waited for a sync, of syncs, and of syncs in progress."""
+    """The syncs in numbers.
+
+    ``waits`` counts the calls that waited for a sync, and ``syncs`` the started syncs.
+    """
 
     waits: int
     syncs: int
@@ -32,7 +38,10 @@ class FsyncStatistics:
 
 
 class FsyncBatching:
-    """Syncs of logs, for calls that must not answer before their appends are on the disk."""
+    """Syncs of logs that several calls share.
+
+    A call awaits ``synced`` if it must not answer before its appends are on the disk.
+    """
 
     def __init__(self, threads: int) -> None:
         self._threads: Final = ResizableThreadPool(threads, "millrace-sync")

@@ -1,9 +1,9 @@
-"""An unfinished copy of a log in another log directory, Kafka's future log (KIP-113).
+"""A log's unfinished copy in another log directory, Kafka's future log (KIP-113).
 
 Invariants:
 
 - The copied bytes of a segment are its first published bytes, as long as the log has the same ``Segment``. A segment
-  that was cut or cleaned is another one, and is copied again.
+  that was truncated or cleaned is another ``Segment``, and is copied again.
 - Appends, truncations, retention and cleaning go on while ``copy_some`` copies. Only ``take_over`` takes the locks.
 """
 

@@ -1,8 +1,8 @@
 """The rule for index entries that appends and rebuilds share (Kafka's ``LogSegment.append``).
 
 A batch gets an entry in both indexes when more than ``index.interval.bytes`` of batches came since the last entry. The
-time index gets the entry only if the largest timestamp has grown. It gets a last entry when the segment is sealed, so
-that its last entry always holds the segment's largest timestamp.
+time index gets the entry only if the largest timestamp has grown. The time index gets a last entry when the segment is
+sealed, so that its last entry always holds the segment's largest timestamp.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ class IndexedBatch(Protocol):
 
 
 class Growth(NamedTuple):
-    """The index entries of some batches, and the builder's state after the last batch."""
+    """The index entries that some batches add.
+
+    ``largest`` and ``bytes_since_entry`` are the builder's state after the last batch.
+    """
 
     offset_entries: bytes
     time_entries: bytes

@@ -13,7 +13,10 @@ from collections.abc import Iterable
 
 
 class LeaderEpochs:
-    """The epochs of one partition's log, oldest first (Kafka's ``LeaderEpochFileCache``, without its file)."""
+    """The leader epochs of one partition's log, oldest first.
+
+    The class is Kafka's ``LeaderEpochFileCache`` without its file.
+    """
 
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
         self._entries: tuple[tuple[int, int], ...] = ()

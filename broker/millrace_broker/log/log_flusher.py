@@ -3,8 +3,8 @@
 Invariants:
 
 - All records before the recovery point are synced. One thread syncs at a time.
-- A failed sync is the last one, because the kernel drops the pages that it could not write, and a next sync would
-  succeed.
+- After a failed sync the log is offline, because the kernel drops the pages that it could not write. A second sync
+  would succeed without them.
 - A sync does not hold the partition's lock, so appends continue during it.
 """
 
@@ -74,7 +74,7 @@ class LogFlusher:
 
     @property
     def is_due(self) -> bool:
-        """Whether there are sealed segments to sync, or records that waited for ``flush.ms``."""
+        """True if there are sealed segments to sync, or records that waited for ``flush.ms``."""
         local = self._local
         since_s = local.unflushed_since_s
         has_waited = since_s is not None and (local.clock.monotonic() - since_s) * 1000 >= local.config.flush_ms

@@ -28,7 +28,10 @@ from millrace_broker.log.tiered.remote_segment import RemoteSegment
 
 
 class LogReader:
-    """The reads of one log, from its segments on the disk and in the remote store."""
+    """The reads of one log.
+
+    The segments are on the disk and in the remote store.
+    """
 
     def __init__(self, local: LocalLog) -> None:
         self._local: Final = local

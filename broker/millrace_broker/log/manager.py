@@ -1,6 +1,9 @@
-"""All partitions of a broker, Kafka's ``LogManager``. Invariants:
+"""All partitions of a broker, Kafka's ``LogManager``.
+
+Invariants:
+
 - A directory is used only under its lock. It is shut down cleanly only if all its partitions closed without an error.
-- A partition directory is complete: it gets its name last, and loses it before anything is removed.
+- A partition directory gets its name last, and loses its name before anything is removed. So it is always complete.
 - A recovery-point checkpoint never promises more than has been synced.
 - A partition that could not be loaded, or whose directory failed, is *offline*; the other partitions work.
 
@@ -298,7 +301,7 @@ class LogManager:
 
     @property
     def has_directories(self) -> bool:
-        """Whether any log directory works."""
+        """True if any log directory works."""
         return len(self._directories) > 0
 
     def _retire_failed(self) -> None:
@@ -313,10 +316,10 @@ class LogManager:
             _LOG.error("%d partitions of %s are offline", len(logs), directory.path)
 
     def delete_log(self, topic: str, partition: int, *, has_other_replicas: bool = False) -> None:
-        """Delete a partition: its name at once and durably, its files after ``file.delete.delay.ms``.
+        """Delete a partition. Its name is removed durably at once, its files after ``file.delete.delay.ms``.
 
         Its copies in the remote store are deleted too, unless it ``has_other_replicas``, which own them. Raises
-        ``UnknownTopicOrPartitionError`` when there is none.
+        ``UnknownTopicOrPartitionError`` when there is no such partition.
         """
         key = (topic, partition)
         self.moves.cancel(key)

@@ -1,7 +1,7 @@
 """Assignment of offsets and leader epoch to batches (Kafka's ``LogValidator``), without copies.
 
-Both are in the first 16 bytes of a batch, outside its checksum, so only those bytes are rewritten. The result is a list
-of parts to write. The rest of each batch is a view of the bytes from the network.
+Both fields are in the first 16 bytes of a batch, outside its checksum, so only those bytes are rewritten. The result is
+a list of parts to write. The rest of each batch is a view of the bytes from the network.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ _PREFIX: Final = struct.Struct(">qii")
 
 
 class AssignedBatches(NamedTuple):
-    """Batches with assigned offsets: ``headers`` have offsets and epoch, ``positions`` are those in the input."""
+    """Batches with assigned offsets.
+
+    ``headers`` have the assigned offsets and leader epoch. ``positions`` are the positions of the batches in the input.
+    """
 
     headers: tuple[BatchHeader, ...]
     positions: tuple[int, ...]

@@ -10,7 +10,7 @@ OPEN_SEGMENTS_MAX: Final = 500
 
 
 class Releasable(Protocol):
-    """An object that can release its files and open them again when needed."""
+    """An object that can release its files and reopen them when needed."""
 
     def try_release(self) -> bool:
         """Release the files unless some are just being opened; active readers keep theirs."""

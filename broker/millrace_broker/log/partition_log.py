@@ -72,7 +72,7 @@ class PartitionLog:
         self.name: Final = partition_directory_name(topic, partition)
         """``topic-partition``, as in the directory's name and in messages."""
         self.is_led_here = True
-        """Whether this broker leads the partition; only the leader changes the copies in the remote store."""
+        """True if this broker leads the partition; only the leader changes the copies in the remote store."""
         loader = LogLoader(
             directory=directory,
             config=config,
@@ -224,7 +224,7 @@ class PartitionLog:
         return self._reader.read(start_offset, max_bytes, self._offsets.end, min_one_batch)
 
     def is_recent(self, offset: int) -> bool:
-        """Return whether all records from an offset on are few, and in memory because of a recent append."""
+        """Return whether the records from an offset on are few, and in the page cache because of a recent append."""
         return self._local.recent.holds(offset, self._local.clock.monotonic())
 
     @property
@@ -350,7 +350,7 @@ class PartitionLog:
     # --- appends of a follower, and truncation -------------------------------------------------------------
 
     def takes_at_once(self, size_bytes: int) -> bool:
-        """Return whether appending ``size_bytes`` of a leader's batches needs only a write: no sync, no new file."""
+        """Return whether ``size_bytes`` of a leader's batches can be appended without a sync and a new file."""
         appender, config = self._local.appender, self._local.config
         has_room = appender is not None and appender.segment.size_bytes + size_bytes <= config.segment_bytes
         return not size_bytes or (has_room and not config.syncs_before_ack)
@@ -482,6 +482,6 @@ class PartitionLog:
         """Replace consecutive sealed segments by a cleaned one, whose files are ready.
 
         Readers of the old segments continue with their files. Raises ``CleaningAbortedError`` when the segments are not
-        part of the log any more, and ``StorageError``; the partition then takes no appends until it is loaded again.
+        part of the log any more. After a ``StorageError`` the partition takes no appends until it is loaded again.
         """
         replace_segments(self._local, replaced, cleaned)

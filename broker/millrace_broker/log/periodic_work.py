@@ -1,6 +1,6 @@
-"""The periodic work of a broker's logs, with a check of its directories.
+"""The periodic work of a broker's logs, with a directory check.
 
-Invariant: a failure of the work is logged and the work continues. The broker stops only if its last directory, or that
+Invariant: A failure of the work is logged and the work continues. The broker stops only if its last directory, or that
 of the metadata, has failed.
 """
 

@@ -1,9 +1,13 @@
 """Snapshot files of producer states, Kafka's ``<offset>.snapshot``.
 
-After a restart only the batches after a snapshot are read again. The format is big-endian: i16 version (1), u32 CRC-32C
-of the rest, i32 count. Each producer follows with i64 id, i16 epoch, i32 last sequence, i64 last offset, i32 offset
-delta of the last batch, i64 timestamp, i32 coordinator epoch, i64 first offset of the open transaction (-1: none). Of
-the five batches only the last is kept. The log has been read up to the offset in the name (exclusive).
+After a restart only the batches after a snapshot are read again. The snapshot covers the log up to the offset in its
+name (exclusive). Of a producer's five batches only the last is stored.
+
+The format is big-endian. The file begins with i16 version (1), u32 CRC-32C of the rest, i32 count. Each producer has
+these fields:
+
+- i64 id, i16 epoch, i32 last sequence, i64 last offset, i32 offset delta of the last batch, i64 timestamp,
+- i32 coordinator epoch, i64 first offset of the open transaction (-1: none).
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Invariants:
 
-- ``first_open_offset`` is the first offset of all open transactions of ``states``, and of the one that a present append
-  begins. So it is lowered before readers may see the transaction's first batch.
+- ``first_open_offset`` is the first offset of all open transactions. These are the transactions of ``states``, and the
+  one that a present append begins. So the offset is set before readers may see the transaction's first batch.
 - ``completed`` has every transaction whose end marker consumers may not be able to read yet.
 
 Readers need no lock. The caller of a mutator holds the partition's lock.
@@ -18,7 +18,7 @@ from millrace_broker.log.producer_states import CompletedTransaction, ProducerEn
 
 
 class ProducerStateManager:
-    """The producer states of one log, and the offsets before which its transactions are decided."""
+    """The producer states and the undecided transactions of one log."""
 
     def __init__(self, states: ProducerStates) -> None:
         self.states = states

@@ -10,7 +10,10 @@ _AGE_MAX_S: Final = 10.0
 
 
 class RecentEnd(NamedTuple):
-    """The records from ``start_offset`` on: ``size_bytes`` of batches, the first appended at ``since_s``."""
+    """The records from ``start_offset`` to the log end.
+
+    The first of their batches was appended at ``since_s`` (monotonic). All of them have ``size_bytes``.
+    """
 
     start_offset: int
     size_bytes: int

@@ -95,7 +95,7 @@ class _Counting:
 
 
 class _Worker:
-    """A worker that loads the ``waiting`` partitions of a directory, one after another."""
+    """A worker that loads the ``waiting`` partitions of a directory in turn."""
 
     def __init__(
         self,

@@ -7,8 +7,8 @@ Invariants:
   copies exist. A new leader lists the store first.
 - Only segments that cannot change are copied. They are sealed, below the last stable offset, and synced, so that a
   power failure never makes the log end before its copies.
-- Segments are copied in the order of their offsets, one at a time, so that partitions with much to copy and others take
-  turns. A segment that cannot be copied delays the segments after it.
+- Segments are copied in the order of their offsets. A thread copies one segment of a partition and then takes the next
+  partition, so that a large backlog does not block the others. A segment that cannot be copied delays those after it.
 - A failure of the store loses nothing. The partition is retried after a pause that doubles each time, and local
   segments wait for their copies.
 """
@@ -49,7 +49,11 @@ class TieringInterruptedError(MillraceError):
 
 @dataclass(frozen=True, slots=True)
 class TieringStatistics:
-    """The remote logs by partition, the partitions in work, and the number of folders to remove."""
+    """The work of tiered storage in numbers.
+
+    ``in_progress`` has the partitions in work. ``failures`` counts the failed attempts since the start. ``deletions``
+    is the number of folders that wait for their removal.
+    """
 
     partitions: dict[PartitionKey, RemoteLogStatistics]
     in_progress: tuple[PartitionKey, ...]
@@ -59,10 +63,10 @@ class TieringStatistics:
 
 
 class RemoteLogManager:
-    """The copies and remote retention of attached partitions (``attach``); see ``start`` and ``stop``.
+    """The threads that copy and expire segments of attached partitions (``attach``).
 
-    ``write_start`` writes a log's start offset durably, before earlier segments are deleted from the store. At the next
-    start, a missing remote segment after that offset is therefore lost and not expired.
+    ``start`` and ``stop`` control the threads. ``write_start`` writes a log's start offset durably, before earlier
+    segments are deleted from the store. So a remote segment that is missing after that offset was lost, not expired.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
-"""The decision which part of a segment is sound after a crash.
+"""The check of a segment after a crash, Kafka's ``LogSegment.recover``.
 
-The offsets of batches are outside their checksums. They must rise. Compaction leaves gaps between batches, also in the
-active segment of a follower, which copies them. So gaps are accepted before the recovery point and in compacted topics.
-Elsewhere a gap is accepted only if a further batch continues the offsets after it; otherwise the batch after the gap is
-the damaged one.
+The check finds the sound beginning of the segment. The offsets of batches are outside their checksums, and they must
+rise. Compaction leaves gaps between batches, also in the active segment of a follower, which copies them. So gaps are
+accepted before the recovery point and in compacted topics. Elsewhere a gap is accepted only if a further batch
+continues the offsets after it. Otherwise the batch after the gap is the damaged one.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from millrace_broker.log.segment_appender import RELATIVE_OFFSET_MAX
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoundPart:
-    """The sound beginning of a segment: its size, and the offset after it.
+    """The sound beginning of a segment.
 
-    ``problem`` is the reason why the rest is unsound; None if there is no rest. ``is_incomplete`` means that the rest
-    is the beginning of the batch that was being written.
+    ``end_offset`` is the offset after its last batch. ``problem`` is the reason why the rest is unsound; None if there
+    is no rest. ``is_incomplete`` means that the rest is the beginning of the batch that was being written.
     """
 
     size_bytes: int

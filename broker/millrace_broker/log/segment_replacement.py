@@ -29,7 +29,10 @@ from millrace_broker.log.segment import Segment
 
 
 class CleaningAbortedError(MillraceError):
-    """An interrupted cleaning: the log was changed, deleted or closed, or the cleaner stops. The log is intact."""
+    """An interrupted cleaning, Kafka's ``LogCleaningAbortedException``.
+
+    The log was changed, deleted or closed, or the cleaner stops. The log is intact.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

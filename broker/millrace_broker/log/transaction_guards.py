@@ -1,4 +1,7 @@
-"""Guard of an append to a transaction that the transaction's coordinator verifies first (KIP-890)."""
+"""The check of a verified transaction just before an append (KIP-890).
+
+The transaction's coordinator verifies the transaction first. Kafka's counterpart is ``VerificationGuard``.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ def guard_transaction(log: PartitionLog, producer_id: int, epoch: int) -> Callab
     """Return a check for just before the append. Call this before the verification.
 
     The transaction may end after its verification. The check then raises ``InvalidTxnStateError``, because the end
-    marker has changed the producer's entry. Without it, records of a producer that keeps its epoch would stay open in
-    the partition, and the producer's next transaction there would decide about them.
+    marker has changed the producer's entry. Without the check, records of a producer that keeps its epoch would stay
+    open in the partition. The producer's next transaction there would then commit or abort them.
     """
     before = log.find_producer(producer_id)
 
@@ -35,8 +38,8 @@ async def verified(
 
     With ``begins`` the verification may begin the transaction (KIP-890, part 2). The coordinator then waits until the
     producer's last transaction is complete, whose end marker changes the entry too. In that case the transaction is
-    verified again, which is safe because its epoch names it. A producer that keeps its epoch gets the error: the next
-    transaction may have begun, and the records may be late ones of the last. Raises the errors of ``verify``.
+    verified again, which is safe because its epoch names it. A producer that keeps its epoch gets the error, because
+    the records may be late records of the last transaction. Raises the errors of ``verify``.
     """
     check = guard_transaction(log, producer_id, epoch)
     await verify()

@@ -1,4 +1,4 @@
-"""The only batches that a log takes: verified ones (Kafka's ``LogValidator``).
+"""Verified batches, the only ones that a log appends (Kafka's ``LogValidator``).
 
 Invariant: An object of ``ProducedBatches`` or ``ReplicatedBatches`` has the bytes that its checks read.
 
@@ -34,10 +34,11 @@ _COLUMNAR_COMPRESSIONS: Final = (Compression.NONE, Compression.LZ4, Compression.
 
 
 class ProducedBatches:
-    """A producer's batches that passed the checks of this module, whose checksums are right among them.
+    """A producer's batches that passed the checks of this module.
 
-    The constructor makes the checks, and the log takes no other type. A batch is therefore verified once, however many
-    threads and modules it passes through. ``headers`` has the position and the header of each batch in ``data``.
+    The constructor makes the checks, also of the checksums, and the log takes no other type. A batch is therefore
+    verified once, however many threads and modules it passes through. ``headers`` has the position and the header of
+    each batch in ``data``.
     """
 
     __slots__ = ("data", "headers")
@@ -72,7 +73,7 @@ class ProducedBatches:
 
 
 class ReplicatedBatches:
-    """A leader's batches: whole, with right checksums and ascending offsets. The constructor makes the checks."""
+    """A leader's whole batches with right checksums and ascending offsets. The constructor makes the checks."""
 
     __slots__ = ("data", "headers")
 

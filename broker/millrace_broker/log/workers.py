@@ -27,7 +27,7 @@ class Workers(Generic[Key]):
         """The number of threads."""
         self._threads: list[threading.Thread] = []
         self._in_progress: dict[Key, bool] = {}
-        """The keys in work, and whether the work must end."""
+        """The keys in work. The value is True if the work must end."""
         self._paused: dict[Key, int] = {}
         self._is_stopping = False
 
@@ -58,7 +58,7 @@ class Workers(Generic[Key]):
 
     @property
     def is_stopping(self) -> bool:
-        """Whether no work may begin any more."""
+        """True if no work may begin any more."""
         return self._is_stopping
 
     def wait(self, seconds: float) -> None:

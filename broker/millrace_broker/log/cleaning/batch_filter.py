@@ -1,14 +1,14 @@
 """The second pass of a cleaning (Kafka's ``Cleaner.cleanInto``).
 
-It decides which records of each batch stay. A record stays if no later record of its key is known, and it has a value
-or is a tombstone within its retention. A record without a key is removed, because no later record can replace it.
-Records beyond the offset map stay. Data of aborted transactions is removed. Markers of transactions without remaining
-batches are removed after their retention. The batch with the last sequence number of an active producer stays, even if
-it is empty. A marker that is the only remaining batch of a producer stays too.
+``BatchFilter`` decides which records of each batch stay. A record stays if no later record of its key is known, and it
+has a value or is a tombstone within its retention. A record without a key is removed, because no later record can
+replace it. Records beyond the offset map stay. Data of aborted transactions is removed. Markers of transactions without
+remaining batches are removed after their retention. The batch with the last sequence number of an active producer
+stays, even if it is empty. A marker that is the only remaining batch of a producer stays too.
 
 A batch may have tombstones, or a marker that is no longer needed. When it is first cleaned, it gets a *delete horizon*
 in its base timestamp (KIP-534). Tombstones and marker may be removed from that time on. Batches of magic 0 and 1 have
-no field for it; the age of the segment's file decides there.
+no field for a delete horizon, so the age of the segment's file decides there.
 
 Batches that lose nothing are passed on byte for byte.
 """
@@ -35,7 +35,10 @@ _V2: Final = 2
 
 
 class LastRecord(NamedTuple):
-    """The last data offset and the epoch of an active producer; the offset is None if only a marker is left."""
+    """The last record of an active producer, Kafka's ``LastRecord``.
+
+    ``data_offset`` is the offset of the last data, and None if only a marker is left.
+    """
 
     data_offset: int | None
     epoch: int
@@ -59,7 +62,8 @@ class _Fate(Enum):
 class _Judged(NamedTuple):
     """A decision on a batch.
 
-    ``is_spent``: none of its records is needed. ``is_marker_of_nothing``: its marker's transaction has no batch.
+    ``is_spent`` means that none of its records is needed. ``is_marker_of_nothing`` means that the transaction of its
+    marker has no batch left.
     """
 
     batch: CleanableBatch
@@ -128,7 +132,10 @@ class BatchFilter:
         return batch.last_offset == last.data_offset
 
     def _choose(self, entries: Sequence[_Judged], keeps_old_tombstones: bool) -> Iterator[bytes | None]:
-        """Yield the new bytes of each batch, at least one: None if it is unchanged, no bytes if no record stays."""
+        """Yield the new bytes of each batch.
+
+        There is at least one batch. Yields None for an unchanged batch, and no bytes if no record stays.
+        """
         batches = [entry.batch for entry in entries]
         chunk = Chunk(batches, self.topic_keys)
         keeps_tombstones = [self._keeps_tombstones(batch, keeps_old_tombstones) for batch in batches]

@@ -64,9 +64,10 @@ _CHUNK_RECORDS_MAX: Final = 32_768
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicKeys:
-    """The keys of a topic's records: ``key_columns`` of a typed topic, else the column ``key``.
+    """The columns that hold the keys of a topic's records.
 
-    ``encode`` returns the canonical bytes of key columns (``millrace.schemas.encode_keys``).
+    These are the ``key_columns`` of a typed topic, else the column ``key``. ``encode`` returns the canonical bytes of
+    key columns (``millrace.schemas.encode_keys``).
     """
 
     schema_of: SchemaOf
@@ -81,12 +82,13 @@ class TopicKeys:
 
 
 class RecordKeys(NamedTuple):
-    """Offset, key, and presence of a value, for each record of a batch."""
+    """The fields of a batch's records that decide about compaction."""
 
     offsets: Longs
     keys: tuple[pa.Array, ...]
     """One column of bytes, or the key columns of a typed topic."""
     has_value: Mask
+    """False for tombstones."""
 
 
 class CleanableBatch(Protocol):
@@ -110,15 +112,15 @@ class CleanableBatch(Protocol):
 
     @property
     def count(self) -> int:
-        """The number of records; a compressed message of magic 0 or 1 is read for it."""
+        """The number of records. A compressed message of magic 0 or 1 is decompressed to count them."""
 
     @property
     def is_control(self) -> bool:
-        """Whether the batch holds a transaction marker."""
+        """True if the batch holds a transaction marker."""
 
     @property
     def is_transactional(self) -> bool:
-        """Whether the batch belongs to a transaction."""
+        """True if the batch belongs to a transaction."""
 
     @property
     def producer_id(self) -> int:
@@ -130,7 +132,7 @@ class CleanableBatch(Protocol):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """The time from which tombstones may be removed; None while that is not decided."""
+        """The time from which tombstones may be removed; None while the batch has none."""
 
     def control_type(self) -> ControlType | None:
         """Return the type of the marker; None if cleaning has removed the marker."""
@@ -170,7 +172,7 @@ class V2Batch:
 
     @property
     def is_rows(self) -> bool:
-        """Whether the batch can be part of a ``RowRun``: rows, no marker, not empty."""
+        """True if the batch can be part of a ``RowRun``, because it has records in rows and is no marker."""
         return not self.header.is_columnar and not self.is_control and bool(self.count)
 
     @cached_property
@@ -269,7 +271,10 @@ def _row_numbers(kept: Mask) -> pa.Int64Array:
 
 
 class MessageBatch:
-    """A message of magic 0 or 1: one record, or a wrapper around compressed records."""
+    """A message of magic 0 or 1.
+
+    The message is one record, or a wrapper around compressed records.
+    """
 
     is_control: Final = False
     is_transactional: Final = False

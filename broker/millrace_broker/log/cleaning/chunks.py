@@ -14,9 +14,9 @@ from millrace_broker.log.cleaning.row_runs import Rewriting, RowRun
 
 
 class Chunk:
-    """The joined records of batches: ``offsets``, ``keys`` (as bytes, null for none) and ``has_value``.
+    """The joined records of several batches.
 
-    Batch *n* has ``sizes[n]`` records.
+    ``keys`` are bytes, null for a record without a key. Batch *n* has ``sizes[n]`` records.
     """
 
     def __init__(self, batches: Sequence[CleanableBatch], topic_keys: TopicKeys) -> None:

@@ -89,7 +89,10 @@ class CleanableLog(Protocol[SegmentT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerLimits:
-    """The limits of one cleaner thread: ``map_slots`` keys of 24 bytes, ``chunk_bytes`` of batches at once."""
+    """The memory limits of one cleaner thread.
+
+    The offset map has ``map_slots`` entries of 24 bytes. ``chunk_bytes`` of batches are read at once.
+    """
 
     map_slots: int
     map_load_factor: float
@@ -98,7 +101,10 @@ class CleanerLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaner:
-    """The cleaner of one thread. ``use_io`` is called with bytes read and written, and may wait or raise to stop it."""
+    """The cleaner of one thread.
+
+    ``use_io`` is called with the number of bytes read or written. The function may wait, or raise to stop the cleaning.
+    """
 
     limits: CleanerLimits
     files: Files

@@ -2,10 +2,14 @@
 
 The choice depends only on figures of all logs.
 
-A log is clean up to its *first dirty offset*, the last checkpoint. After it the log is cleanable up to the first of
-these offsets: the active segment; the last stable offset, because the outcome of open transactions is unknown; the
-first segment with a record younger than ``min.compaction.lag.ms``. Whole segments are cleaned, so the segment with that
-offset is not.
+A log is clean up to its *first dirty offset*, the last checkpoint. From there the log is cleanable up to the lowest of
+these offsets:
+
+- the base offset of the active segment;
+- the last stable offset, because the outcome of open transactions is unknown;
+- the base offset of the first segment with a record younger than ``min.compaction.lag.ms``.
+
+Only whole segments are cleaned, so the segment with that offset is left out.
 """
 
 from __future__ import annotations
@@ -37,10 +41,11 @@ class CandidateSegment(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanableRange:
-    """The cleanable part of one log, in offsets and in bytes of whole segments.
+    """The cleanable part of one log, Kafka's ``LogToClean``.
 
-    ``is_overdue``: a dirty record is older than ``max.compaction.lag.ms``. ``had_wrong_checkpoint``: the log does not
-    have the offset of its checkpoint, so it counts as dirty from its start.
+    The bytes are those of whole segments. ``is_overdue`` means that a dirty record is older than
+    ``max.compaction.lag.ms``. ``had_wrong_checkpoint`` means that the log does not have the offset of its checkpoint,
+    so it counts as dirty from its start.
     """
 
     first_dirty_offset: int

@@ -1,7 +1,9 @@
 """128-bit hashes of all keys of an array at once.
 
-Two keys count as equal if their hashes are equal. Keys up to 256 bytes are hashed by *multilinear* hashing, a family
-that is proven universal (Carter and Wegman 1979; Lemire and Kaser, "Strongly universal string hashing is fast", 2014).
+Two keys count as equal if their hashes are equal. Keys up to 256 bytes are hashed by *multilinear* hashing, a family of
+hash functions that is proven universal. The proofs are in Carter and Wegman (1979) and in Lemire and Kaser, "Strongly
+universal string hashing is fast" (2014).
+
 A key is its length and its 32-bit words. Each of four lanes multiplies them by random 64-bit coefficients, adds modulo
 2^64 and keeps the upper 32 bits. Any two different keys collide in one lane with a probability of at most 2^-32, and in
 all four lanes of at most 2^-128. Longer keys are hashed by keyed BLAKE2b. The coefficients are secret and drawn for
@@ -31,7 +33,10 @@ _MASKS: Final = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF, 0xFFFFFFFF], np.uint64)
 
 
 class KeyHasher:
-    """A member of the hash family; only hashes of the same hasher are comparable."""
+    """A member of the hash family.
+
+    Only hashes of the same hasher are comparable.
+    """
 
     def __init__(self, seed: int | None = None) -> None:
         """Draw a member; ``seed`` fixes it, for tests."""

@@ -75,8 +75,8 @@ class CleanerSettings:
 class CleanerStatistics:
     """The work of the log cleaner in numbers.
 
-    ``uncleanable`` has the error of each partition whose last cleaning failed. ``latest`` are the last ones of
-    ``cleanings``; the bytes and seconds are of all since the start.
+    ``uncleanable`` has the error of each partition whose last cleaning failed. ``latest`` has the most recent
+    cleanings. ``cleanings``, bytes and seconds count all cleanings since the start.
     """
 
     latest: tuple[CleaningStatistics, ...]
@@ -91,7 +91,7 @@ class CleanerStatistics:
 
 @dataclass(frozen=True, slots=True)
 class CompactedPartition:
-    """A partition that may be cleaned, with its log directory and its keys."""
+    """A partition of a compacted topic, which may be cleaned."""
 
     log: PartitionLog
     directory: Path
@@ -105,7 +105,10 @@ class CompactedPartition:
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    """A partition whose cleaning failed: the error, the failures in succession, the time of the retry (monotonic)."""
+    """A partition whose cleaning failed.
+
+    ``failures`` counts the failures in succession. ``retry_at_s`` is the time of the retry on the monotonic clock.
+    """
 
     why: str
     failures: int
@@ -224,7 +227,10 @@ class LogCleaner:
     # --- cleanings -----------------------------------------------------------------------------------------
 
     def clean_dirtiest(self) -> CleaningStatistics | None:
-        """Clean the log with the largest dirty share; returns None if none is worth it, or if it was interrupted."""
+        """Clean the log with the largest dirty share.
+
+        Returns None if no log is dirty enough, or if the cleaning was interrupted or failed.
+        """
         chosen = self._take_dirtiest()
         if chosen is None:
             return None
@@ -233,7 +239,7 @@ class LogCleaner:
             return self._clean(candidate, dirty)
         except CleaningAbortedError as error:
             _LOG.info("%s", error.message)
-        except Exception as error:  # noqa: BLE001 - whatever the error is, this partition is left alone; it is logged
+        except Exception as error:  # noqa: BLE001 - after any error the partition is skipped; the error is logged
             self._give_up(candidate, error)
         finally:
             self._workers.done(candidate.partition)

@@ -1,6 +1,6 @@
 """The first pass of a cleaning (Kafka's ``Cleaner.buildOffsetMap``).
 
-It reads the dirty part of a log into the offset map.
+This pass reads the dirty part of a log into the offset map.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from millrace_broker.log.cleaning.transactions import CleanedTransactions
 
 
 class MapBuilding:
-    """The state of the first pass, which adds batches in order until the map is full.
+    """The state of the first pass.
 
-    ``transactions`` knows the aborted transactions, whose data does not count.
+    The pass adds batches in order until the map is full. ``transactions`` knows the aborted transactions, whose data
+    does not count.
     """
 
     def __init__(

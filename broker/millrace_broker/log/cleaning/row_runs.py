@@ -3,7 +3,7 @@
 Key, offset and presence of a value decide which records a batch loses. numpy reads these for a whole run of batches. A
 record that stays is copied unchanged, except for its length and its timestamp. The timestamp is relative to that of the
 batch's first record. So a thinned batch is byte for byte what Kafka writes, and values and headers are not parsed.
-Irregular batches raise ``ValueError`` and are left to the reader that goes record by record.
+``RowRun`` raises ``ValueError`` for irregular batches, and the caller reads these record by record.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ _NO_BYTES: Final = binary_array([b""])[0]
 
 
 class Rewriting(NamedTuple):
-    """A batch to rewrite: its number, the records to keep, and a new delete horizon (None: unchanged)."""
+    """A batch to rewrite, by its number.
+
+    ``kept`` marks the records to keep. ``delete_horizon_ms`` is a new delete horizon, or None to leave it unchanged.
+    """
 
     number: int
     kept: Mask
@@ -47,7 +50,7 @@ class Rewriting(NamedTuple):
 
 
 class RowRun:
-    """A run of rows batches that have records, none of them control batches."""
+    """A run of rows batches without empty batches and control batches."""
 
     def __init__(self, buffers: Sequence[memoryview], headers: Sequence[BatchHeader]) -> None:
         """Read the batches; ``buffers`` hold a batch each. Raises ``ValueError`` for irregular batches."""

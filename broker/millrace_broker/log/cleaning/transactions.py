@@ -16,7 +16,10 @@ from millrace.segments.transaction_index import AbortedTransaction
 
 
 class SeenBatch(Protocol):
-    """The fields of a batch that matter here. ``control_type`` is None if cleaning has removed the marker."""
+    """The fields of a batch that decide about its transaction.
+
+    ``control_type`` returns None if cleaning has removed the marker.
+    """
 
     @property
     def last_offset(self) -> int:
@@ -24,11 +27,11 @@ class SeenBatch(Protocol):
 
     @property
     def is_control(self) -> bool:
-        """Whether the batch holds a marker."""
+        """True if the batch holds a marker."""
 
     @property
     def is_transactional(self) -> bool:
-        """Whether the batch belongs to a transaction."""
+        """True if the batch belongs to a transaction."""
 
     @property
     def producer_id(self) -> int:
@@ -45,9 +48,10 @@ class _Aborted:
 
 
 class CleanedTransactions:
-    """The transactions in the batches of a log, which must come in order.
+    """The transactions in the batches of a log.
 
-    ``retained`` collects the aborted transactions whose markers stay, for the new transaction index.
+    The batches must come in the order of the log. ``retained`` collects the aborted transactions whose markers stay,
+    for the new transaction index.
     """
 
     def __init__(self) -> None:

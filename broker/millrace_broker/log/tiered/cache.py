@@ -13,17 +13,18 @@ CACHE_BYTES_MAX: Final = 2**27
 
 @runtime_checkable
 class Held(Releasable, Protocol):
-    """An object that holds bytes that it can fetch again."""
+    """An object that holds bytes in memory and can fetch them again."""
 
     def held_bytes(self) -> int:
-        """Return how many bytes it holds now."""
+        """Return the number of bytes in memory now."""
         ...
 
 
 class RemoteCache(OpenSegments):
-    """The remote segments in memory; with more than ``bytes_max``, the least recently used ones are released.
+    """The remote segments with bytes in memory.
 
-    It takes the place of the bound on open files of local segments. Active readers keep their bytes.
+    Above ``bytes_max`` the least recently used segments are released. Active readers keep their bytes. Remote segments
+    use this class in place of ``OpenSegments``, the bound on the open files of local segments.
     """
 
     def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:

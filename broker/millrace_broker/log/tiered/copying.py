@@ -37,7 +37,10 @@ UseIo = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSegment:
-    """A sealed segment to copy, with the leader epochs up to its end as (epoch, start offset)."""
+    """A sealed segment to copy.
+
+    ``leader_epochs`` are the epochs up to the end of the segment as (epoch, start offset).
+    """
 
     topic: str
     topic_id: UUID
@@ -50,7 +53,7 @@ class SourceSegment:
 
 @dataclass(frozen=True, slots=True)
 class SegmentCopier:
-    """The copier of segments. ``use_io`` limits and interrupts it."""
+    """The copier of segments. ``use_io`` limits and interrupts copies."""
 
     store: RemoteStore
     files: Files

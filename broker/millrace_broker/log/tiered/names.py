@@ -33,7 +33,10 @@ class CopyName(NamedTuple):
 
 
 class ManifestName(NamedTuple):
-    """A complete copy: its end offset, and its largest timestamp in ms, -1 for none."""
+    """The name of a complete copy's manifest.
+
+    ``end_offset`` is exclusive. ``largest_ms`` is the largest timestamp in ms, -1 for none.
+    """
 
     copy: CopyName
     end_offset: int

@@ -2,8 +2,8 @@
 
 Invariants:
 
-- The store decides: a copy is part of the log exactly if its manifest exists. ``load`` lists the manifests and removes
-  objects without one, so that nothing has to be remembered over a crash.
+- A copy is part of the log exactly if its manifest exists in the store. ``load`` lists the manifests and removes
+  objects without one, so the broker needs no file of its own to recover after a crash.
 - The tuple of segments is replaced, never changed, so that readers need no lock. Only one thread at a time changes it;
   ``RemoteLogManager`` ensures that.
 - ``end_offset`` grows only after a copy is published. The local segments before it, back to the first remote segment,
@@ -72,11 +72,11 @@ class RemoteLog:
         self._copied_segments = self._copied_bytes = self._expired_segments = 0
         self.problem: str | None = None
         self.must_list = True
-        """Whether the store must be listed (again)."""
+        """True if the store must be listed (again)."""
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the store has been listed."""
+        """True if the store has been listed."""
         return self._is_loaded
 
     @property

@@ -19,7 +19,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class RemoteReadStatistics:
-    """Reads from the remote store: in progress or waiting, ended, and refused because too many were waiting."""
+    """The reads from the remote store in numbers.
+
+    ``pending`` reads are in progress or waiting. ``done`` reads have ended. ``refused`` reads found too many waiting.
+    """
 
     pending: int
     done: int

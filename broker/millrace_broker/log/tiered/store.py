@@ -83,9 +83,10 @@ class RemoteStore(Protocol):
 
 
 class ArrowStore:
-    """A store at a URI, over Arrow's file systems: ``file://``, ``s3://``, ``gs://``, ``hdfs://``.
+    """A store at a URI, over Arrow's file systems.
 
-    It connects at the first use, so that a broker starts while its store is not reachable.
+    The schemes are ``file://``, ``s3://``, ``gs://`` and ``hdfs://``. The store connects at its first use, so that a
+    broker starts while its store is not reachable.
     """
 
     def __init__(self, uri: str) -> None:
