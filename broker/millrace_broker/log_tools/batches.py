@@ -31,7 +31,7 @@ _READ_BYTES: Final = 2**20
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of a log: its bytes and its position in the file."""
+    """One entry of a log, with its position in the file."""
 
     position: int
     data: bytes
@@ -44,7 +44,7 @@ class Entry:
 
     @cached_property
     def is_valid(self) -> bool:
-        """Whether the checksum is correct."""
+        """True if the checksum is correct."""
         return self.batch.crc_is_valid
 
     @cached_property

@@ -1,4 +1,7 @@
-"""Dump of log files: the kind of a file, and the findings in it."""
+"""Dump of log files.
+
+The module finds the kind of a file, and reads the findings in it.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,7 @@ class DumpOptions:
 
     @property
     def only_indexes(self) -> bool:
-        """Whether only indexes are read."""
+        """True if only indexes are read."""
         return self.only_disagreements or self.only_sanity
 
 

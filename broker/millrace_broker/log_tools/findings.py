@@ -16,14 +16,17 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Remark that is no damage."""
+    """A remark on something that is no damage."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Damage, with its position in the file and its offset in the log if known."""
+    """Damage in a file.
+
+    ``position`` is the place in the file, and ``offset`` the offset in the log. Both are None if unknown.
+    """
 
     text: str
     position: int | None = None

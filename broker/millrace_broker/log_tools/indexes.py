@@ -101,7 +101,10 @@ def _sanity(content: bytes, count: int, entry_bytes: int, problem: str | None) -
 
 
 class _Log:
-    """Log beside an index, for batch look-ups; ``is_open`` unless it is missing or not requested."""
+    """The log beside an index, for batch look-ups.
+
+    ``is_open`` is False if the log is missing or not requested.
+    """
 
     def __init__(self, path: Path, is_wanted: bool) -> None:
         self._path = path
@@ -122,7 +125,7 @@ class _Log:
 
     @property
     def is_open(self) -> bool:
-        """Whether entries can be compared with the log."""
+        """True if entries can be compared with the log."""
         return self._file is not None
 
     def notes(self) -> Iterator[Note]:

@@ -4,7 +4,8 @@
   beside the log as ``.damaged``.
 - Missing or wrong indexes are built from the log.
 - Damaged snapshots and leader epochs, and those beyond the log's end, are removed. The broker rebuilds them.
-- A recovery point beyond the log's end is lowered to it, because the broker opens no log that ends earlier.
+- A recovery point beyond the log's end is lowered to that end. The broker opens no log that ends before its recovery
+  point.
 
 A plan is carried out only on request, and not while a broker holds the directory's lock. Each file is replaced as a
 whole, the log before its indexes. Repeating an interrupted repair completes it.
@@ -56,7 +57,10 @@ _COPY_BYTES: Final = 2**22
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """One step: the change to a file, its reason, and the offsets it loses."""
+    """One step of a repair, which changes one file.
+
+    ``action`` describes the change, and ``why`` its reason. ``lost`` names the bytes and offsets that the log loses.
+    """
 
     path: Path
     action: str

@@ -3,9 +3,9 @@
 A batch is sound if its checksum is correct and its offsets fit: they follow the earlier batches and precede the next
 segment. The checksum does not cover the offset. After a gap, the offsets must therefore also fit the following batch.
 
-After a damaged batch, the next sound batch is searched: first at the end that the damaged batch claims, then at every
-byte. If none follows, the log ends. Entries of magic 0 and 1 have no second field that confirms a header, so they are
-not searched. Such a log ends before the first damaged entry.
+After a damaged batch, the next sound batch is searched first at the end that the damaged batch claims, and then at
+every byte. If none follows, the log ends. Entries of magic 0 and 1 have no second field that confirms a header, so they
+are not searched. Such a log ends before the first damaged entry.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _MESSAGE_LENGTH_MIN: Final = 14
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Bytes that are no sound entry, and their offsets, up to ``end_offset``; None if the end is unknown."""
+    """Bytes of a log that are no sound entry.
+
+    Their offsets are ``first_offset`` to ``end_offset`` (exclusive). ``end_offset`` is None if it is unknown.
+    """
 
     position: int
     size_bytes: int
@@ -46,7 +49,11 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Salvage:
-    """Runs of sound entries as (start, end) positions, the lost bytes between and behind them, and the end offset."""
+    """The sound and the lost parts of a log.
+
+    ``kept`` has runs of sound entries as (start, end) positions. ``lost`` has the bytes between and after them.
+    ``end_offset`` is the offset after the last sound entry.
+    """
 
     kept: tuple[tuple[int, int], ...]
     lost: tuple[Lost, ...]
@@ -120,7 +127,7 @@ def _sound_at(
 def _is_contradicted(
     content: memoryview, position: int, found: _Sound, expected: int, base_offset: int, following: int | None
 ) -> bool:
-    """Return whether an entry behind a gap has a wrong offset: the next sound entry begins before its end.
+    """Return whether an entry after a gap has a wrong offset, because the next sound entry begins before its end.
 
     The checksum does not cover the offset. Comparing with the next *sound* entry keeps a wrong offset in front of a
     damaged batch from excluding later batches.
