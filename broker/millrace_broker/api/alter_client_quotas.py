@@ -1,4 +1,7 @@
-"""Handler of AlterClientQuotas, which changes the quotas of each entity as a whole (KIP-546)."""
+"""Handler of AlterClientQuotas, which changes quotas of entities (KIP-546).
+
+The changes of an entity are applied as a whole, or refused.
+"""
 
 from __future__ import annotations
 

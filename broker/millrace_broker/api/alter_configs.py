@@ -1,4 +1,7 @@
-"""Handler of AlterConfigs for options of topics, groups and client metrics, dynamic broker options, and log levels."""
+"""Handler of AlterConfigs.
+
+The call changes options of topics, groups and client metrics, dynamic broker options, and log levels.
+"""
 
 from __future__ import annotations
 

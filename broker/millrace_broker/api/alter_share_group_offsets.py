@@ -1,4 +1,7 @@
-"""Handler of AlterShareGroupOffsets, which sets start offsets of an empty share group (KIP-932)."""
+"""Handler of AlterShareGroupOffsets, which sets a share group's start offsets (KIP-932).
+
+The group must have no members.
+"""
 
 from __future__ import annotations
 

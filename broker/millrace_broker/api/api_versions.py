@@ -1,4 +1,7 @@
-"""Handler of ApiVersions, which identifies this broker and serves as a readiness check."""
+"""Handler of ApiVersions, which identifies this broker.
+
+The call also serves as a readiness check.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Handler of DeleteGroups, which deletes empty groups and their offsets, each group separately."""
+"""Handler of DeleteGroups, which deletes empty groups and their offsets.
+
+Each group is deleted or refused separately.
+"""
 
 from __future__ import annotations
 

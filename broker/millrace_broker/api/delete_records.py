@@ -1,4 +1,7 @@
-"""Handler of DeleteRecords, which deletes records before an offset, each partition separately (KIP-107)."""
+"""Handler of DeleteRecords, which deletes records before an offset (KIP-107).
+
+Errors are reported per partition.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Handler of DeleteShareGroupOffsets, which deletes topics' offsets of an empty share group (KIP-932)."""
+"""Handler of DeleteShareGroupOffsets, which deletes a share group's offsets (KIP-932).
+
+The request names the topics. The group must have no members.
+"""
 
 from __future__ import annotations
 

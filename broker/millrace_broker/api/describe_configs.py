@@ -1,6 +1,6 @@
 """Handler of DescribeConfigs for topics, groups, client metrics, brokers and their loggers.
 
-An entry has the option's value and its source, and as synonyms the values at all sources. For all brokers together (an
+An entry has the option's value and its source. Its synonyms are the values at all sources. For all brokers together (an
 empty name), only dynamic options are listed.
 """
 
@@ -140,7 +140,10 @@ def _entries_of_all(broker: Broker) -> Iterator[pb.ConfigEntry]:
 
 
 class _BrokerLayers(NamedTuple):
-    """Values of broker options at each source, from the one that wins to the default."""
+    """Values of broker options at each source.
+
+    The sources are in the order of precedence, and the defaults come last.
+    """
 
     dynamic: tuple[tuple[str, Mapping[str, Any]], ...]
     file: Mapping[str, Any]

@@ -35,7 +35,10 @@ from millrace_broker.runtime.turns import Turns
 
 
 class _Reading(NamedTuple):
-    """Response so far, its bytes and reads, and whether an error or redirection must be sent without waiting."""
+    """The response after a read of all partitions.
+
+    ``has_error`` means that the response has an error or a redirection, which must be sent without waiting.
+    """
 
     response: FetchAnswer
     size_bytes: int
@@ -44,7 +47,10 @@ class _Reading(NamedTuple):
 
 
 class _LogRead(NamedTuple):
-    """A read of records up to an offset, at most ``max_bytes`` of them, for one part of the response."""
+    """A read of one partition for its part of the response.
+
+    The read returns records from ``offset`` to ``end_offset`` (exclusive), at most ``max_bytes`` of them.
+    """
 
     answered: PartitionAnswer
     log: PartitionLog
@@ -90,7 +96,10 @@ async def handle(broker: Broker, request: pb.FetchRequest, context: RequestConte
 
 
 def _is_at_end(broker: Broker, request: pb.FetchRequest) -> bool:
-    """Tell whether no partition has records, an error or another replica to report, as in most polls of a reader."""
+    """Return whether no partition has records or an error to report, as in most polls of a consumer.
+
+    Returns False for a consumer with a rack, because another replica may have to be reported.
+    """
     if request.rack_id:
         return False
     try:

@@ -1,4 +1,4 @@
-"""Handler of GetPayloadSchemas, which returns payload schemas by id, or all of them."""
+"""Handler of GetPayloadSchemas, which returns some or all payload schemas."""
 
 from __future__ import annotations
 

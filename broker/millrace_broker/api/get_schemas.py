@@ -1,4 +1,7 @@
-"""Handler of GetSchemas, which returns schemas by id, or all versions of a topic."""
+"""Handler of GetSchemas, which returns versions of typed topics' schemas.
+
+The request names schema ids, or a topic to get all of its versions.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ async def handle(broker: Broker, request: pb.GetSchemasRequest, context: Request
 
 
 def _find(broker: Broker, schema_id: int, access: Access | None) -> SchemaVersion:
-    """Return a schema. One of a topic that the client may not describe is as unknown, because ids can be guessed."""
+    """Return a schema. Raises ``UnknownSchemaError`` also if the client may not describe the schema's topic.
+
+    The error is the same, because schema ids can be guessed.
+    """
     version = broker.catalog.schemas.get(schema_id)
     if version is not None and access is not None:
         topic = next((each.name for each in broker.catalog.topics.values() if version in each.schemas), None)

@@ -1,4 +1,7 @@
-"""Handler of JoinCommit, which adds a producer to a commit under an external id."""
+"""Handler of JoinCommit, which adds a producer to an external commit.
+
+The commit is named by its external id.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Handler of LocateRange, which maps an offset range to extents of segment files.
+"""Handler of LocateRange, which maps offsets to extents of segment files.
 
-``direct.reads.enable`` decides which callers get paths; by default, callers on this host. Reads of a path bypass the
-broker, so only the files' permissions protect it. A query planner calls LocateRange, but other processes read the
-extents, and they check themselves whether a file exists. Paths are omitted for compacted topics, and for segments that
-begin with messages of magic 0 or 1. URIs of copies in the remote store are given to all callers, because the store has
-its own permissions.
+``direct.reads.enable`` decides which callers get paths. By default, these are the callers on this host. Reads of a path
+bypass the broker, so only the files' permissions protect the data. A query planner calls LocateRange, but other
+processes read the extents, and they check themselves whether a file exists. Paths are omitted for compacted topics, and
+for segments that begin with messages of magic 0 or 1. All callers get the URIs of copies in the remote store, unless
+``direct.reads.enable`` is false, because the store has its own permissions.
 """
 
 from __future__ import annotations

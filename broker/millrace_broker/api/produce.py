@@ -54,7 +54,7 @@ _NO_ANSWER: Final = 0
 _RECORD_ERRORS_MAX: Final = 10_000
 """Number of bad records that an answer names."""
 _OVERTAKING_WAIT_S: Final = 0.5
-"""How long a batch waits for its predecessors. Overtaking lasts milliseconds; a lost predecessor is resent later."""
+"""Time that a batch waits for its predecessors. Overtaking lasts milliseconds; a lost predecessor is resent later."""
 _NO_COORDINATOR: Final = (
     BrokerUnavailableError,
     RequestTimedOutError,
@@ -75,12 +75,12 @@ class Producing(NamedTuple):
     coordinator_key: str = ""
     adds_partitions: bool = False
     writes_audit: bool = False
-    """Whether the request is a broker's, with rows of its audit."""
+    """True if the request is a broker's, with rows of its audit."""
 
 
 @dataclass(slots=True)
 class PartitionAppend:
-    """The batches for one partition, and after the append its offsets or its error."""
+    """The batches for one partition, with the result of their append."""
 
     topic: str
     partition: int
@@ -178,7 +178,7 @@ async def _append(broker: Broker, request: Producing, data: PartitionAppend) -> 
         data.error = known_error(error).with_traceback(None)
         if isinstance(error, (InvalidRecordError, InvalidTimestampError)):
             data.record_errors = dict(islice(error.record_errors.items(), _RECORD_ERRORS_MAX))
-            if not error.record_errors:  # the batch as a whole: no working client sends such a one
+            if not error.record_errors:  # the whole batch is wrong, which no working client sends
                 _logger.warning(
                     "%s: a batch for %s-%d is refused: %s",
                     in_progress.get(),

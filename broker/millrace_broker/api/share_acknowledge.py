@@ -1,4 +1,7 @@
-"""Handler of ShareAcknowledge, which acknowledges records delivered to a share group's member (KIP-932)."""
+"""Handler of ShareAcknowledge (KIP-932).
+
+The call acknowledges records that were delivered to a member of a share group.
+"""
 
 from __future__ import annotations
 

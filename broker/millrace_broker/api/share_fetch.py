@@ -1,6 +1,7 @@
-"""Handler of ShareFetch, which acquires records for a member of a share group (KIP-932).
+"""Handler of ShareFetch (KIP-932).
 
-The request's acknowledgements are processed first. A request whose limits are 0 only acknowledges.
+The call acquires records for a member of a share group. The request's acknowledgements are processed first. A request
+whose limits are 0 only acknowledges.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Authorization of calls: the steps by which ``access_rules.RULES`` are enforced.
+"""Authorization of calls by ``access_rules.RULES``.
 
 Kafka does this in ``KafkaApis`` with ``AuthHelper``, in each call. Here a rule is data, and ``enforced`` applies it
 around the handler. A handler never sees an item of a request that its client may not use. Without an authorizer the
@@ -69,7 +69,7 @@ class Need(NamedTuple):
 
 
 CLUSTER_ACTION: Final = Need(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER)
-"""What brokers need for their own calls."""
+"""The right that brokers need for their own calls."""
 
 
 class Access:
@@ -93,7 +93,7 @@ class Access:
         return is_allowed
 
     def would_allow(self, need: Need) -> bool:
-        """Return whether the client could do this, which it does not ask for now."""
+        """Return whether the client has the right, without an entry in the audit, because it does not use it now."""
         return self._authorizer.authorize(self._context, *need, is_logged=False)
 
     def allows_any(self, right: Right) -> bool:
@@ -120,7 +120,7 @@ class Access:
 
 
 def access_for(broker: Broker, context: RequestContext) -> Access | None:
-    """Return the decisions for a request; None if it needs none: without an authorizer, and from a known broker."""
+    """Return the decisions for a request; None without an authorizer, and for a request of a known broker."""
     return None if broker.authorizer is None or context.is_broker else Access(broker, context)
 
 
@@ -167,7 +167,7 @@ def _suffices(access: Access, right: Right) -> bool:
 
 
 NeedOf = Callable[[Broker, Any, Any], Need | None]
-"""What an item of a request needs, from the request and the item; None for nothing."""
+"""Returns the right that an item of a request needs, from the request and the item; None if it needs none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,11 +187,11 @@ class Items:
     instead: Right | None = None
     """Right on the cluster that suffices for all items."""
     is_all_or_none: bool = False
-    """Whether one denied item prevents the others."""
+    """True if one denied item prevents the others."""
     none: str = ""
     """Flag of a request for no items, because the handler is needed for more than the items."""
     is_answered: Callable[[Any], bool] = lambda request: True
-    """Whether the response has answers of the items."""
+    """Returns whether the response has answers of the items."""
 
     denial = Denial.ITEM
 
@@ -206,7 +206,10 @@ class Items:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hidden:
-    """Check of each item in a response, which leaves out those that are denied."""
+    """Check of each item in a response.
+
+    Denied items are left out of the response.
+    """
 
     rights: tuple[Right, ...]
     hide: Callable[[Access, Any, Any], None]
@@ -217,7 +220,10 @@ class Hidden:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Check of each item of a request by the handler itself, with ``Access``."""
+    """Check that the handler makes itself, for each item of a request.
+
+    The handler uses ``Access`` for it.
+    """
 
     rights: tuple[Right, ...]
 
@@ -233,11 +239,11 @@ class Rule:
 
     checks: tuple[Check, ...] = ()
     by_brokers: Callable[[Any], bool] | None = None
-    """Whether a request is a broker's own. Its sender must be a broker, and needs ``CLUSTER_ACTION`` alone."""
+    """Returns whether a request is a broker's own. Its sender must be a broker, and needs ``CLUSTER_ACTION`` alone."""
 
     @property
     def is_open(self) -> bool:
-        """Whether everybody may make the call, and see all of its response."""
+        """True if every client may make the call, and see all of its response."""
         return not self.checks
 
     def enforce(self, access: Access, request: Any) -> dict[int, AuthorizationError]:

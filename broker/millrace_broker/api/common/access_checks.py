@@ -1,7 +1,7 @@
-"""Checks of which the table in ``access_rules`` is made.
+"""Checks for the table in ``access_rules``.
 
-Each function returns a check, or a part of a check: names of items, the rights that items need, answers for denied
-items, and removers of hidden parts.
+Each function returns a check or a part of a check. Such parts are the names of items, the rights that items need, the
+answers for denied items, and removers of hidden parts.
 """
 
 from __future__ import annotations
@@ -189,12 +189,12 @@ def config_items(
 
 
 def coordinator_need(broker: Broker, request: pb.FindCoordinatorRequest, key: str) -> Need:
-    """Return what the look-up of a coordinator needs: the right to describe the group or transactional id."""
+    """Return the right to describe the group or transactional id, which a look-up of its coordinator needs."""
     return Need(DESCRIBE, TRANSACTIONAL_ID if request.key_type == pb.TRANSACTION else GROUP, key)
 
 
 def create_need(broker: Broker, request: pb.MetadataRequest, name: str) -> Need | None:
-    """Return what a topic needs that the request would create."""
+    """Return the right to create a topic, if the request would create it."""
     is_created = (
         request.allow_auto_topic_creation
         and broker.config.auto_create_topics_enable
@@ -269,9 +269,9 @@ def _remove(topics: Any, names: set[str]) -> None:
 def hide_offsets(
     partition_of: Callable[[Any], int], answer: Callable[[int, pb.Error], Any]
 ) -> Callable[[Access, Any, Any], None]:
-    """Return the remover of topics of which a client may not see a group's offsets.
+    """Return the remover of topics whose committed offsets the client may not see.
 
-    A topic that the request names gets the error. A topic is left out if the request asks for all.
+    A topic that the request names gets the error. If the request asks for all topics, such a topic is left out.
     """
 
     def hide(access: Access, request: Any, response: Any) -> None:

@@ -1,4 +1,7 @@
-"""Calls that only brokers of the cluster may make, by the listener that is for them."""
+"""The check of calls that only brokers of the cluster may make.
+
+Such a call must arrive at the listener that brokers use for it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Errors as clients may see them, for a whole request and for one item of a response."""
+"""Conversion of exceptions to errors that clients may see.
+
+An error belongs to a whole request, or to one item of a response.
+"""
 
 from __future__ import annotations
 

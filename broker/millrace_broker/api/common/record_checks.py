@@ -67,10 +67,10 @@ async def check_records(
     ``usual_times_ms`` is the result of ``look_together`` for ``data``. Small work runs in the event loop, other work in
     an I/O thread. Rows of Kafka clients for a typed topic become columns, always in a thread.
 
-    Raises the errors of ``ProducedBatches``, ``InvalidRecordError`` (also for an unreadable body with a correct
-    checksum; for rows that do not fit a typed topic it names each of them), ``SchemaMismatchError`` (naming row and
-    column), ``UnknownSchemaError``, ``InvalidTimestampError`` and ``UnsupportedForFormatError``. In a compacted topic
-    every record must have a key.
+    Raises the errors of ``ProducedBatches``, ``UnknownSchemaError``, ``InvalidTimestampError`` and
+    ``UnsupportedForFormatError``. ``SchemaMismatchError`` names row and column. ``InvalidRecordError`` is also raised
+    for an unreadable body with a correct checksum. For rows that do not fit a typed topic, it names each of them. In a
+    compacted topic every record must have a key.
     """
     check = partial(ProducedBatches, data, topic.config, in_transaction=in_transaction)
     if not executors.small_work.includes(len(data)):
@@ -225,7 +225,8 @@ def _times_accepted(now_ms: int, config: TopicConfig) -> Times:
 def _are_near(times_ms: Times, now_ms: int, config: TopicConfig) -> bool:
     """Tell whether a batch has times that its topic accepts, from the smallest and the largest one.
 
-    A batch with records without a time and with a limit needs a look at each record.
+    Returns False for a batch with a record that has no time, if the topic has a limit on the past. Each record of such
+    a batch has to be checked.
     """
     first_ms, last_ms = _times_accepted(now_ms, config)
     return (times_ms[0] >= first_ms or first_ms == 0) and times_ms[1] <= last_ms

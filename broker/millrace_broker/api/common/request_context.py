@@ -21,11 +21,11 @@ class ClientAddress(NamedTuple):
 
 
 class RequestContext(NamedTuple):
-    """Kafka's ``RequestContext``: the client and the listener of one request, beside the request itself.
+    """The client and the listener of one request, Kafka's ``RequestContext``.
 
-    Every listener makes one for each request, and every handler gets it. ``client_id`` is the name that the client
-    claims, empty if it has none. ``response_lease`` accounts for the bytes of the response. A named tuple is made in
-    half the time of a frozen dataclass.
+    The listener makes a context for each request, and passes it to the handler. ``client_id`` is the name that the
+    client claims, empty if it has none. ``response_lease`` accounts for the bytes of the response. A named tuple is
+    made in half the time of a frozen dataclass.
     """
 
     api_name: str
@@ -35,11 +35,11 @@ class RequestContext(NamedTuple):
     client_address: ClientAddress
     response_lease: Lease
     is_broker: bool = False
-    """Whether the principal is authenticated as one of the cluster's brokers, on the listener between them."""
+    """True if the principal is authenticated as one of the cluster's brokers, on the listener between them."""
     sasl: SaslConversation | None = None
-    """SASL of the connection; None at a listener without, and for gRPC."""
+    """SASL of the connection; None at a listener without SASL, and for gRPC."""
     usage: Usage | None = None
-    """What the call uses of its client's quotas; None if no quota applies."""
+    """The call's use of its client's quotas; None if no quota applies."""
 
     @property
     def client_host(self) -> str:

@@ -1,4 +1,7 @@
-"""Quotas at the end of a call: what it has used is counted, and its response says for how long to wait."""
+"""Quotas at the end of a call.
+
+The resources that the call has used are counted. Its response says for how long the client has to wait.
+"""
 
 from __future__ import annotations
 

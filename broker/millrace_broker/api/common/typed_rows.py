@@ -1,4 +1,4 @@
-"""Conversion between batches of Kafka clients and columnar batches of typed topics, in both directions.
+"""Conversion between rows of Kafka clients and columns of typed topics.
 
 A converted batch carries the header fields of the original: offsets, times, and the producer's id, epoch and sequence.
 Both directions take long, and run in I/O threads.
@@ -58,7 +58,7 @@ def columns_of_rows(
 
 
 def rows_of_columns(record_codec: RecordCodec, schema_of: SchemaOf, batch: memoryview) -> bytes:
-    """Convert a columnar batch of a typed topic to rows, with the columns in which all rows of the topic are read.
+    """Convert a columnar batch of a typed topic to rows, with the columns of the topic's read schema.
 
     Raises ``UnsupportedForFormatError`` for values that the payload schema of the topic cannot hold.
     """
