@@ -1,4 +1,4 @@
-"""AddOffsetsToTxn: add the offsets of a group to a transaction."""
+"""Kafka's AddOffsetsToTxn call, which adds a group's offsets to a transaction."""
 
 from __future__ import annotations
 

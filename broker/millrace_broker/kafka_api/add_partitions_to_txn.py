@@ -1,4 +1,7 @@
-"""AddPartitionsToTxn: add partitions to transactions. Before version 4 a request has one transaction."""
+"""Kafka's AddPartitionsToTxn call, which adds partitions to transactions.
+
+Before version 4 a request has one transaction.
+"""
 
 from __future__ import annotations
 

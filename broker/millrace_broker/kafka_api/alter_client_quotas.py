@@ -1,4 +1,7 @@
-"""AlterClientQuotas: quotas of users, client ids and addresses, as ``kafka-configs`` changes them (KIP-546)."""
+"""Kafka's AlterClientQuotas call (KIP-546).
+
+The call changes quotas of users, client ids and addresses for ``kafka-configs``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""AlterConfigs: set the options of a resource, and delete all others that it has."""
+"""Kafka's AlterConfigs call, which replaces the options of a resource.
+
+The call sets the named options, and deletes all other options that the resource has.
+"""
 
 from __future__ import annotations
 

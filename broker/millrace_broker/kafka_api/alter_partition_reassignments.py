@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments: start, change or cancel reassignments (KIP-455)."""
+"""Kafka's AlterPartitionReassignments call, which starts, changes or cancels reassignments (KIP-455)."""
 
 from __future__ import annotations
 

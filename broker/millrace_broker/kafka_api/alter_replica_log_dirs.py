@@ -1,4 +1,7 @@
-"""AlterReplicaLogDirs: partitions of this broker move to other log directories of it (KIP-113)."""
+"""Kafka's AlterReplicaLogDirs call (KIP-113).
+
+The call moves partitions of this broker to other log directories of the broker.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from millrace_broker.log import LogManager
 
 
 async def handle(message: AlterReplicaLogDirsRequest, request: KafkaRequest) -> AlterReplicaLogDirsResponse:
-    """Begin the moves, each partition separately. DescribeLogDirs tells how far they are."""
+    """Begin the moves, each partition separately. DescribeLogDirs reports their progress."""
     check_request("AlterReplicaLogDirs", request.broker, message, request.context)
     return await request.broker.executors.run_io(_begin_all, message, request.broker.logs)
 

@@ -1,4 +1,7 @@
-"""AlterShareGroupOffsets: start offsets of a share group without members (KIP-932)."""
+"""Kafka's AlterShareGroupOffsets call (KIP-932).
+
+The call sets start offsets of a share group without members.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""AlterUserScramCredentials: SCRAM credentials of users, as ``kafka-configs`` sets and deletes them (KIP-554)."""
+"""Kafka's AlterUserScramCredentials call (KIP-554).
+
+The call sets and deletes SCRAM credentials of users for ``kafka-configs``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ApiVersions: the calls and versions of this broker (KIP-35, KIP-511)."""
+"""Kafka's ApiVersions call, which lists this broker's calls and versions (KIP-35, KIP-511)."""
 
 from __future__ import annotations
 

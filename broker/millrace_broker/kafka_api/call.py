@@ -1,4 +1,4 @@
-"""One call of Kafka: its versions, its handler, and its bytes.
+"""One call of Kafka, with its versions, its handler, and its bytes.
 
 Kafka's classes are ``RequestContext`` and ``AbstractResponse``. A request that cannot be read closes its connection, as
 in Kafka, because the protocol has no answer to it. Any other error of a request becomes the call's own response.
@@ -66,8 +66,8 @@ Refusal = Callable[[Any, int, int], Message | None]
 class KafkaCall:
     """One call of Kafka, with the versions that this broker answers.
 
-    The module of its name in this package handles it, and is imported at the call's first use. The modules of all
-    calls and of their messages take 0.1 s of a broker's start and 3 MB, and a broker uses few of them.
+    The module of the call's name in this package handles the call, and is imported at the call's first use. All these
+    modules and their messages would take 0.1 s of a broker's start and 3 MB, and a broker uses few of them.
     """
 
     key: ApiKey

@@ -1,4 +1,7 @@
-"""ConsumerGroupDescribe: consumer groups with their members and assignments (KIP-848)."""
+"""Kafka's ConsumerGroupDescribe call (KIP-848).
+
+The call describes consumer groups with their members and assignments.
+"""
 
 from __future__ import annotations
 

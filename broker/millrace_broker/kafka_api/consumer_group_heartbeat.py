@@ -1,4 +1,7 @@
-"""ConsumerGroupHeartbeat: members join, stay in and leave a consumer group, and learn of their partitions (KIP-848)."""
+"""Kafka's ConsumerGroupHeartbeat call (KIP-848).
+
+Members join, stay in and leave a consumer group with it, and get their assignments.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CreateAcls: add ACLs, each separately."""
+"""Kafka's CreateAcls call, which adds or refuses each ACL separately."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""CreateDelegationToken: a token for the client, or for another user (KIP-48, KIP-373)."""
+"""Kafka's CreateDelegationToken call (KIP-48, KIP-373).
+
+The call creates a token for the client, or for another user.
+"""
 
 from __future__ import annotations
 

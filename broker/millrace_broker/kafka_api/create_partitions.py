@@ -1,4 +1,4 @@
-"""CreatePartitions: more partitions for topics."""
+"""Kafka's CreatePartitions call, which adds partitions to topics."""
 
 from __future__ import annotations
 

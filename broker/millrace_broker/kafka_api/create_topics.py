@@ -1,4 +1,4 @@
-"""CreateTopics: create or refuse each topic."""
+"""Kafka's CreateTopics call, which creates or refuses each topic."""
 
 from __future__ import annotations
 

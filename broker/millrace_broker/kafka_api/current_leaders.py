@@ -1,7 +1,7 @@
-"""Leaders of partitions for clients that asked another broker, with their addresses (KIP-951).
+"""Current leaders of partitions in responses of Produce and Fetch (KIP-951).
 
-A client of an old leader continues with the new one at once, without a Metadata request. Kafka's method is
-``KafkaApis.getCurrentLeader``.
+A client that asked another broker gets the leaders with their addresses. So a client of an old leader continues with
+the new one at once, without a Metadata request. Kafka's method is ``KafkaApis.getCurrentLeader``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DeleteAcls: delete the ACLs that match filters."""
+"""Kafka's DeleteAcls call, which deletes the ACLs that match filters."""
 
 from __future__ import annotations
 

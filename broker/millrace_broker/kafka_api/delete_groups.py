@@ -1,4 +1,4 @@
-"""DeleteGroups: delete empty groups with their offsets."""
+"""Kafka's DeleteGroups call, which deletes empty groups with their offsets."""
 
 from __future__ import annotations
 

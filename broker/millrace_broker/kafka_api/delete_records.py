@@ -1,4 +1,4 @@
-"""DeleteRecords: raise the log start offsets of partitions."""
+"""Kafka's DeleteRecords call, which raises the log start offsets of partitions."""
 
 from __future__ import annotations
 

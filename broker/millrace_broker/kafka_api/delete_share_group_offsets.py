@@ -1,4 +1,7 @@
-"""DeleteShareGroupOffsets: forget the offsets of topics in a share group without members (KIP-932)."""
+"""Kafka's DeleteShareGroupOffsets call (KIP-932).
+
+The call deletes the offsets of topics in a share group without members.
+"""
 
 from __future__ import annotations
 

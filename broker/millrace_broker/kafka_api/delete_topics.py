@@ -1,4 +1,4 @@
-"""DeleteTopics: delete or refuse each topic."""
+"""Kafka's DeleteTopics call, which deletes or refuses each topic."""
 
 from __future__ import annotations
 

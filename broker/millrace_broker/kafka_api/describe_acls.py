@@ -1,4 +1,7 @@
-"""DescribeAcls: the ACLs that match a filter, by resource pattern."""
+"""Kafka's DescribeAcls call.
+
+The call returns the ACLs that match a filter, by resource pattern.
+"""
 
 from __future__ import annotations
 

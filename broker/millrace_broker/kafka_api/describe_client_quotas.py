@@ -1,4 +1,7 @@
-"""DescribeClientQuotas: quotas of users, client ids and addresses, as ``kafka-configs`` shows them (KIP-546)."""
+"""Kafka's DescribeClientQuotas call (KIP-546).
+
+The call returns quotas of users, client ids and addresses for ``kafka-configs``.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,10 @@ async def handle(message: DescribeClientQuotasRequest, request: KafkaRequest) ->
 
 
 def _in_order(keys: Iterable[str]) -> list[str]:
-    """Sort the keys of one entity's quotas: one map had them in the request, and another has them since."""
+    """Sort the keys of one entity's quotas as two of Kafka's maps do.
+
+    The first map had the keys in the request, and the second has them since.
+    """
     asked = in_hash_order(sorted(keys), name=str)
     return in_hash_order(asked, name=str, capacity=capacity_of(len(asked)))
 

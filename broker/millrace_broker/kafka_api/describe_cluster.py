@@ -1,4 +1,4 @@
-"""DescribeCluster: the brokers and the controller (KIP-700)."""
+"""Kafka's DescribeCluster call, which names brokers and controller (KIP-700)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""DescribeConfigs: options of topics, brokers and groups, with their sources."""
+"""Kafka's DescribeConfigs call.
+
+The call returns options of topics, brokers and groups, with their sources.
+"""
 
 from __future__ import annotations
 

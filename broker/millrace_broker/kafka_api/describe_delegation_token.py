@@ -1,4 +1,7 @@
-"""DescribeDelegationToken: the tokens that a client owns, renews, requested, or may see (KIP-48, KIP-373)."""
+"""Kafka's DescribeDelegationToken call (KIP-48, KIP-373).
+
+The call returns the tokens that the client owns, renews, requested, or may describe.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeGroups: classic groups with their members."""
+"""Kafka's DescribeGroups call, which describes classic groups with their members."""
 
 from __future__ import annotations
 

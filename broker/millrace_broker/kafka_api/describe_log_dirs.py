@@ -1,4 +1,7 @@
-"""DescribeLogDirs: the log directories of this broker, with the sizes of partitions (KIP-113, KIP-827)."""
+"""Kafka's DescribeLogDirs call (KIP-113, KIP-827).
+
+The call describes the log directories of this broker, with the sizes of partitions.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeProducers: the active producers of partitions (KIP-664)."""
+"""Kafka's DescribeProducers call, which returns partitions' active producers (KIP-664)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""DescribeShareGroupOffsets: start offsets and lags of share groups (KIP-932, KIP-1226)."""
+"""Kafka's DescribeShareGroupOffsets call (KIP-932, KIP-1226).
+
+The call returns start offsets and lags of share groups.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""DescribeTopicPartitions: topics with their partitions, page by page (KIP-966)."""
+"""Kafka's DescribeTopicPartitions call (KIP-966).
+
+The call describes topics with their partitions, page by page.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeTransactions: the state of transactional ids (KIP-664)."""
+"""Kafka's DescribeTransactions call, which returns states of transactional ids (KIP-664)."""
 
 from __future__ import annotations
 

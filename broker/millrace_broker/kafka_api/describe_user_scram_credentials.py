@@ -1,4 +1,7 @@
-"""DescribeUserScramCredentials: the mechanisms and iterations of users, as ``kafka-configs`` shows them (KIP-554)."""
+"""Kafka's DescribeUserScramCredentials call (KIP-554).
+
+The call returns the SCRAM mechanisms and iterations of users for ``kafka-configs``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Differences from Kafka 4.3 in the calls of Kafka, and the calls that are not answered.
+"""Differences from Kafka 4.3 in Kafka's calls, and unanswered calls.
 
 ``table`` serves all other calls. ``docs/kafka-compatibility.md`` shows both.
 """

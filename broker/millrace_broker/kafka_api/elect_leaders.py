@@ -1,4 +1,4 @@
-"""ElectLeaders: preferred and unclean leader elections (KIP-460)."""
+"""Kafka's ElectLeaders call, for preferred and unclean leader elections (KIP-460)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EndTxn: commit or abort a transaction."""
+"""Kafka's EndTxn call, which commits or aborts a transaction."""
 
 from __future__ import annotations
 

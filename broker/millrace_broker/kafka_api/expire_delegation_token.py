@@ -1,4 +1,7 @@
-"""ExpireDelegationToken: an earlier end of a token, or its deletion (KIP-48)."""
+"""Kafka's ExpireDelegationToken call (KIP-48).
+
+The call sets an earlier end of a token, or deletes the token.
+"""
 
 from __future__ import annotations
 

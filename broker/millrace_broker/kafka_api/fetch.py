@@ -1,4 +1,4 @@
-"""Fetch: batches of several partitions, as rows."""
+"""Kafka's Fetch call, which returns batches of several partitions as rows."""
 
 from __future__ import annotations
 

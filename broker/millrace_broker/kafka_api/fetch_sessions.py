@@ -5,8 +5,8 @@ In a session a request names only what has changed since the one before, and a r
 Invariants
 
 - At most ``sessions_max`` sessions exist. A new one takes the place of a session that was not used for ``IDLE_S``.
-  While there is none, clients fetch without a session, as they can always do.
-- A session's epoch grows with each request. A request with another epoch is refused, because one was lost.
+  While there is no such session, new clients fetch without a session, as they can always do.
+- A session's epoch grows with each request. A request with another epoch is refused, because a request was lost.
 - Partitions whose records were sent move to the end, so that each partition has its turn.
 """
 
@@ -37,7 +37,10 @@ _SESSION_ID_MAX: Final = 2**31 - 1
 
 
 class FetchedTopic(NamedTuple):
-    """Topic as a request names it: by name before version 13, by id from then on."""
+    """A topic in a request.
+
+    Before version 13 a request names topics by name, and from then on by id.
+    """
 
     name: str
     topic_id: UUID
@@ -55,7 +58,7 @@ class _Sent(NamedTuple):
 
 
 class ConsumerSession:
-    """One client's partitions, and what it was told of them."""
+    """One client's partitions with the offsets in the last response, Kafka's ``FetchSession``."""
 
     def __init__(self, session_id: int, now: float, partitions: dict[Key, FetchPartition]) -> None:
         self.session_id: Final = session_id
@@ -75,7 +78,7 @@ class ConsumerSession:
         self.epoch = next_epoch(self.epoch)
 
     def has_news(self, key: Key, data: PartitionData) -> bool:
-        """Return whether a response must have the partition, and remember what it says."""
+        """Return whether a response must have the partition, and remember the partition's offsets."""
         now = _Sent(data.high_watermark, data.log_start_offset, bool(data.error_code))
         before = self._sent.get(key)
         if key in self.partitions:
@@ -92,7 +95,10 @@ class ConsumerSession:
 
 
 class FetchPlan(NamedTuple):
-    """Partitions that a request reads, and its session; None for a request without one."""
+    """The partitions that a request reads.
+
+    ``session`` is None for a request without a session.
+    """
 
     partitions: dict[Key, FetchPartition]
     session: ConsumerSession | None

@@ -1,4 +1,7 @@
-"""FindCoordinator: the brokers that coordinate groups and transactional ids."""
+"""Kafka's FindCoordinator call.
+
+The call returns the brokers that coordinate groups and transactional ids.
+"""
 
 from __future__ import annotations
 

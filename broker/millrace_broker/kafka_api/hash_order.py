@@ -1,4 +1,4 @@
-"""Order of the names in an answer, where Kafka answers in the order of a ``java.util.HashMap``.
+"""Order of names in answers as in Kafka's ``java.util.HashMap``.
 
 The protocol promises no order. Client programs and their tests compare answers as lists all the same, so answers
 have the order of Kafka's.
@@ -21,7 +21,10 @@ would hold the event loop for seconds.
 
 
 def capacity_of(names: int) -> int:
-    """Return the number of buckets of a map that has grown to this many names: at most three of four are used."""
+    """Return the number of buckets of a map that has grown to this many names.
+
+    A map grows when it has more names than three quarters of its buckets.
+    """
     capacity = 1
     while names > capacity * 3 // 4:
         capacity *= 2

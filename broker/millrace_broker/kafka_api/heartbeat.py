@@ -1,4 +1,4 @@
-"""Heartbeat: a member of a classic group is alive."""
+"""Kafka's Heartbeat call, by which classic group members stay alive."""
 
 from __future__ import annotations
 

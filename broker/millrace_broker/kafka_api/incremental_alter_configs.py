@@ -1,4 +1,7 @@
-"""IncrementalAlterConfigs: set, delete, append to or subtract from options (KIP-339)."""
+"""Kafka's IncrementalAlterConfigs call (KIP-339).
+
+The call sets and deletes options, and appends to or subtracts from lists.
+"""
 
 from __future__ import annotations
 

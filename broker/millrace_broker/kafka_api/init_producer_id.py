@@ -1,4 +1,7 @@
-"""InitProducerId: the id and epoch of an idempotent or transactional producer."""
+"""Kafka's InitProducerId call.
+
+The call assigns the id and epoch of an idempotent or transactional producer.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JoinGroup: become a member of a classic group."""
+"""Kafka's JoinGroup call, by which a consumer joins a classic group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""LeaveGroup: members leave a classic group. Before version 3 a request names one member."""
+"""Kafka's LeaveGroup call, by which members leave a classic group.
+
+Before version 3 a request names one member.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ListConfigResources: what has configurations (KIP-1142)."""
+"""Kafka's ListConfigResources call, which lists resources with configurations (KIP-1142)."""
 
 from __future__ import annotations
 

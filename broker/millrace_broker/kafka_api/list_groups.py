@@ -1,4 +1,4 @@
-"""ListGroups: the groups that this broker coordinates."""
+"""Kafka's ListGroups call, which lists groups that this broker coordinates."""
 
 from __future__ import annotations
 

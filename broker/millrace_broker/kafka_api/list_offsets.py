@@ -1,4 +1,4 @@
-"""ListOffsets: offsets by timestamp."""
+"""Kafka's ListOffsets call, which finds offsets by timestamp."""
 
 from __future__ import annotations
 

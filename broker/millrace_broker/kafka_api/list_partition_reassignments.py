@@ -1,4 +1,4 @@
-"""ListPartitionReassignments: the reassignments in progress (KIP-455)."""
+"""Kafka's ListPartitionReassignments call, which lists reassignments in progress (KIP-455)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""ListTransactions: the transactional ids that this broker coordinates (KIP-664)."""
+"""Kafka's ListTransactions call (KIP-664).
+
+The call lists the transactional ids that this broker coordinates.
+"""
 
 from __future__ import annotations
 

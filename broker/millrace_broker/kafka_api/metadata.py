@@ -1,4 +1,7 @@
-"""Metadata: brokers, and topics with their partitions and leaders."""
+"""Kafka's Metadata call.
+
+The call describes brokers, and topics with their partitions and leaders.
+"""
 
 from __future__ import annotations
 

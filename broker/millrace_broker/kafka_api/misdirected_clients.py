@@ -1,7 +1,7 @@
-"""Clients that ask for partitions of other brokers again and again, for the log.
+"""Warnings about clients that repeatedly ask for partitions of other brokers.
 
-An advertised address that leads to another broker, such as a forwarded port, makes a client do that. The client cannot
-notice it, because Kafka's protocol names no broker.
+The cause is an advertised address that leads to another broker, such as a forwarded port. The client cannot notice the
+wrong broker, because Kafka's requests name no broker.
 """
 
 from __future__ import annotations
@@ -12,13 +12,17 @@ from typing import Final
 _logger = logging.getLogger(__name__)
 
 REQUESTS_MAX: Final = 100
-"""Requests of one host within ``PERIOD_S`` that are still normal: leaders move, and clients learn of it later."""
+"""Requests of one host within ``PERIOD_S`` that are still normal, because clients learn later that a leader has moved.
+"""
 PERIOD_S: Final = 60.0
 _HOSTS_MAX: Final = 1000
 
 
 class MisdirectedClients:
-    """Counts of such requests by the client's host, set to zero after each period."""
+    """Counts of misdirected requests by the client's host.
+
+    The counts are set to zero after each period.
+    """
 
     def __init__(self) -> None:
         self._counts: Final[dict[str, int]] = {}

@@ -1,4 +1,4 @@
-"""OffsetCommit: commit offsets of a group."""
+"""Kafka's OffsetCommit call, which commits offsets of a group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""OffsetDelete: delete committed offsets of topics to which the group is not subscribed (KIP-496)."""
+"""Kafka's OffsetDelete call (KIP-496).
+
+The call deletes committed offsets of topics to which the group is not subscribed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""OffsetFetch: committed offsets of groups. Before version 8 a request names one group."""
+"""Kafka's OffsetFetch call, which returns committed offsets of groups.
+
+Before version 8 a request names one group.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: end offsets of leader epochs (KIP-320)."""
+"""Kafka's OffsetForLeaderEpoch call, which returns end offsets of epochs (KIP-320)."""
 
 from __future__ import annotations
 

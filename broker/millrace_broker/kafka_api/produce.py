@@ -1,4 +1,7 @@
-"""Produce: append record batches, as they were sent, or as columns of a typed topic."""
+"""Kafka's Produce call, which appends record batches.
+
+The batches are stored as they were sent, or as columns of a typed topic.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""RenewDelegationToken: another end of a token, within its longest lifetime (KIP-48)."""
+"""Kafka's RenewDelegationToken call (KIP-48).
+
+The call sets another end of a token, within the token's longest lifetime.
+"""
 
 from __future__ import annotations
 

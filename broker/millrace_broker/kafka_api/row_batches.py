@@ -1,8 +1,8 @@
 """Columnar batches as rows, for Kafka's consumers, which know no other batches.
 
-One conversion runs at a time, in an I/O thread. Two at the same time take the interpreter's lock from each other. They
-take as long as one after the other, and more CPU time. The most recent results are kept, because consumers of
-different groups read the same batches.
+One conversion runs at a time, in an I/O thread. Two conversions at the same time would take the interpreter's lock from
+each other. They would take as long as one after the other, and more CPU time. The most recent results are kept, because
+consumers of different groups read the same batches.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class RowBatches:
     ) -> list[memoryview]:
         """Return whole batches as rows, in pieces. Batches of rows are not copied.
 
-        Raises ``CorruptBatchError`` for a wrong checksum, and the errors of the conversion, such as
+        Raises ``CorruptBatchError`` for a wrong checksum, and the errors of the conversion. One of these is
         ``UnsupportedForFormatError`` for batches of a typed topic that has no format for Kafka clients.
         """
         view, pieces, kept = memoryview(records), list[memoryview](), 0

@@ -1,4 +1,4 @@
-"""SaslAuthenticate: a message of a SASL mechanism (KIP-152)."""
+"""Kafka's SaslAuthenticate call, with a message of a SASL mechanism (KIP-152)."""
 
 from __future__ import annotations
 

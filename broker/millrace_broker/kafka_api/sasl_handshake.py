@@ -1,4 +1,4 @@
-"""SaslHandshake: the client chooses a SASL mechanism (KIP-43).
+"""Kafka's SaslHandshake call, which chooses a SASL mechanism (KIP-43).
 
 Version 0, after which messages of SASL come without Kafka's framing, is not answered. Clients have had version 1 since
 Kafka 1.0.

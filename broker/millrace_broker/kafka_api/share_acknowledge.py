@@ -1,4 +1,7 @@
-"""ShareAcknowledge: acknowledgements of records that were acquired, without another fetch (KIP-932)."""
+"""Kafka's ShareAcknowledge call (KIP-932).
+
+The call acknowledges acquired records without another fetch.
+"""
 
 from __future__ import annotations
 

@@ -47,7 +47,10 @@ class AcknowledgementBatch(Protocol):
 
 
 class Outcome(NamedTuple):
-    """Outcome of the acknowledgements of one partition, and the present duration of locks."""
+    """Outcome of the acknowledgements of one partition.
+
+    ``lock_ms`` is the present duration of acquisition locks, 0 after an error.
+    """
 
     error_code: int
     error_message: str | None

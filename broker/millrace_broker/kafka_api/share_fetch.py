@@ -1,7 +1,7 @@
-"""ShareFetch: records that a member of a share group acquires, as rows (KIP-932).
+"""Kafka's ShareFetch call (KIP-932).
 
-The request's acknowledgements are processed first. One that renews locks fetches nothing (KIP-1222), so that its answer
-is not late.
+The call acquires records for a member of a share group, and returns them as rows. The request's acknowledgements are
+processed first. A request that renews locks fetches nothing (KIP-1222), so that its answer is not late.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""ShareGroupDescribe: share groups with their members and assignments (KIP-932)."""
+"""Kafka's ShareGroupDescribe call (KIP-932).
+
+The call describes share groups with their members and assignments.
+"""
 
 from __future__ import annotations
 

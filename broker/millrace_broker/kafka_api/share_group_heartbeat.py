@@ -1,4 +1,7 @@
-"""ShareGroupHeartbeat: members join, stay in and leave a share group, and learn of their partitions (KIP-932)."""
+"""Kafka's ShareGroupHeartbeat call (KIP-932).
+
+Members join, stay in and leave a share group with it, and get their assignments.
+"""
 
 from __future__ import annotations
 

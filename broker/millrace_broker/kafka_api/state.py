@@ -1,4 +1,4 @@
-"""State of the Kafka layer, which is that of sessions and caches only."""
+"""State of the Kafka layer, which has only sessions and caches."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ class KafkaState:
         """Answer of ApiVersions."""
 
     def connection_closed(self, listener_name: str, client_address: ClientAddress) -> None:
-        """End what belongs to a connection."""
+        """End the share sessions of a connection."""
         self.share_sessions.connection_closed(ConnectionKey(listener_name, client_address))

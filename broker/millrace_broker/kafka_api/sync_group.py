@@ -1,4 +1,7 @@
-"""SyncGroup: the member's part of the assignment of a classic group."""
+"""Kafka's SyncGroup call.
+
+The call returns the member's part of the assignment of a classic group.
+"""
 
 from __future__ import annotations
 

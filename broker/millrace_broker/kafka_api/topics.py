@@ -1,4 +1,7 @@
-"""Topics by name or by id, as newer versions of Kafka's calls name them."""
+"""Look-up of topics by name or by id.
+
+Newer versions of Kafka's calls name topics by id.
+"""
 
 from __future__ import annotations
 

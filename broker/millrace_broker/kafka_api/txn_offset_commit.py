@@ -1,4 +1,7 @@
-"""TxnOffsetCommit: offsets of a group that take effect with a transaction."""
+"""Kafka's TxnOffsetCommit call.
+
+The call commits offsets of a group, which take effect with a transaction.
+"""
 
 from __future__ import annotations
 

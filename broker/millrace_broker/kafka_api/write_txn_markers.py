@@ -1,4 +1,7 @@
-"""WriteTxnMarkers: end markers of transactions, which administrators send to end a hanging transaction (KIP-664)."""
+"""Kafka's WriteTxnMarkers call (KIP-664).
+
+The call appends end markers of transactions. Administrators use it to end a hanging transaction.
+"""
 
 from __future__ import annotations
 
