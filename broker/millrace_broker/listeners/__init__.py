@@ -1,8 +1,8 @@
-"""Listeners for Kafka's framing and for gRPC, with the same handlers behind them.
+"""Listeners for Kafka's framing and for gRPC.
 
-The handlers are those of ``millrace_broker.api``.
+Both kinds of listener call the handlers of ``millrace_broker.api``.
 
-* ``tcp_listener``  Kafka's framing: calls of Kafka and of millrace; docs/design/0042
+* ``tcp_listener``  Kafka's framing, for calls of Kafka and of millrace; docs/design/0042
 * ``connection``, ``connection_states``, ``owner``, ``response_writer``  one connection, its requests and its responses
 * ``reception``     the content of a request that did not arrive with its head
 * ``admission_wait``, ``quota_wait``  waits of a connection for place and memory, and for its client's quotas

@@ -1,4 +1,4 @@
-"""Wait of one connection for the place and the memory of its request."""
+"""Wait of a connection for the place and memory of its request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millrace.errors import MillraceError
 
 
 class AdmissionWait:
-    """At most one wait at a time, in the event loop."""
+    """The wait of one connection, in the event loop. At most one wait is in progress."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_cancel: Callable[[], None]) -> None:
         """``on_cancel`` is called when a wait ends without the call of its ``go_on``."""
@@ -21,7 +21,7 @@ class AdmissionWait:
 
     @property
     def is_active(self) -> bool:
-        """Whether the connection waits."""
+        """True if the connection waits."""
         return self._task is not None
 
     def start(self, wait: Coroutine[Any, Any, None], go_on: Callable[[MillraceError | None], None]) -> None:

@@ -1,7 +1,7 @@
-"""Server side of a connection in Kafka's framing, which handles one request at a time.
+"""Server side of a connection in Kafka's framing.
 
-Kafka's classes are ``SocketServer.Processor`` and ``KafkaChannel``. Calls of Kafka and of millrace arrive on the same
-connections (``wire_calls``). A client of millrace begins with ``HELLO``, and its connection ``_is_own``.
+A connection handles one request at a time. Kafka's classes are ``SocketServer.Processor`` and ``KafkaChannel``. Calls
+of Kafka and of millrace use the same connections (``wire_calls``). A client of millrace begins with ``HELLO``.
 
 Invariants
 
@@ -53,7 +53,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Broker's end of one connection. All of it runs in the event loop."""
+    """Broker's end of one connection, in the event loop. ``_is_own`` means that the client is one of millrace."""
 
     def __init__(self, listener: ConnectionOwner[Connection], principal: KafkaPrincipal) -> None:
         """``principal`` is the client's, as far as the listener knows it before the first request."""

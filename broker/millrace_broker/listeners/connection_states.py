@@ -1,4 +1,4 @@
-"""States of a connection, how long it may stay in each, and how large a request may be."""
+"""States of a connection, with limits on time and request size."""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
-"""SASL of a listener for gRPC: a call that authenticates, and sessions for the calls that follow.
+"""SASL of a listener for gRPC.
+
+One call authenticates the client, and a session identifies it in the calls that follow.
 
 Invariants
 
 - A session is signed with a key of this listener, which is new at each start. The broker stores no session.
 - No body of a call is received before its session has been checked.
-- An exchange ends within ``AUTHENTICATION_S``. It is a call that waits for its client: its memory is counted, and it
+- An exchange ends within ``AUTHENTICATION_S``. Its memory is counted. Because the exchange waits for its client, it
   takes no place among the running calls.
 - At most ``_READS_MAX`` messages are received at a time, because gRPC refuses only those above the limit of all calls,
   ``socket.request.max.bytes``. A message is in memory before its size is known here.
@@ -44,7 +46,7 @@ _LIFETIME_MS: Final = 3_600_000
 _READS_MAX: Final = 8
 """Largest number of messages that are received at a time. The other clients wait."""
 _READ_S: Final = 1.0
-"""How long a client may take for a message while others wait. It needs one round trip to the broker."""
+"""Time that a client may take for a message while others wait. It needs one round trip to the broker."""
 _logger: Final = logging.getLogger(__name__)
 _Context = Any  # grpc.aio.ServicerContext is generic in types that this module does not use
 
@@ -59,7 +61,7 @@ class ReadTurns:
 
     @property
     def are_wanted(self) -> bool:
-        """Whether a client waits for its turn."""
+        """True if a client waits for its turn."""
         return bool(self._waiting)
 
     @asynccontextmanager

@@ -1,6 +1,8 @@
-"""Execution of handlers, in the event loop up to their first wait, then in a task.
+"""Execution of handlers in the event loop and in tasks.
 
-Invariant: each ``start`` ends exactly once, also when the handler is cancelled or its deadline passes. If the handler
+A handler runs at once in the event loop up to its first wait. A task continues a handler that waits.
+
+Invariant: Each ``start`` ends exactly once, also when the handler is cancelled or its deadline passes. If the handler
 never waits, ``start`` returns the end. Otherwise ``on_end`` gets it later, and never before ``start`` has returned.
 """
 
@@ -39,7 +41,10 @@ class Ended(NamedTuple):
 
 
 class Handling:
-    """Handlers of one connection's calls, one at a time, in the event loop."""
+    """Handlers of one connection's calls.
+
+    One handler runs at a time, in the event loop.
+    """
 
     def __init__(
         self,
@@ -58,13 +63,13 @@ class Handling:
         self.principal = ANONYMOUS
         """Principal of the connection."""
         self.is_broker = False
-        """Whether the principal is one of the cluster's brokers."""
+        """True if the principal is one of the cluster's brokers."""
         self.is_exempt = False
-        """Whether the peer is a broker, to which no quota applies."""
+        """True if the peer is a broker, to which no quota applies."""
         self.wait_s: Callable[[], float] = float
-        """Seconds until the client has paid its debt for the next call; 0 until ``must_wait``."""
+        """Seconds until the client's quotas allow its next call; 0 until ``must_wait``."""
         self.usage: Usage | None = None
-        """What the last call has used of its client's quotas."""
+        """The last call's use of its client's quotas."""
         self.sasl: SaslConversation | None = None
         """SASL of the connection."""
         self.variables: Final = contextvars.copy_context()
@@ -74,7 +79,7 @@ class Handling:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a handler waits."""
+        """True if a handler waits."""
         return self._task is not None
 
     def caller(self, content: Buffer) -> str:

@@ -1,6 +1,7 @@
-"""Listeners of one broker, which are added, removed and given other certificates while it runs.
+"""Listeners of one broker.
 
-Kafka's classes are ``SocketServer`` and ``DynamicListenerConfig``.
+Listeners are added, removed and given other certificates while the broker runs. Kafka's classes are ``SocketServer``
+and ``DynamicListenerConfig``.
 
 Invariants
 
@@ -32,7 +33,7 @@ from millrace_broker.security import ListenerAccess, check_authorizer, check_pla
 _logger: Final = logging.getLogger(__name__)
 
 _GRACE_S: Final = 5.0
-"""How long calls in progress may take to end when their listener is removed."""
+"""Time in which calls in progress must end when their listener is removed."""
 
 Advertise = Callable[[Mapping[str, Listener], BrokerConfig], Awaitable[None]]
 """Changes the addresses in the broker's registration."""
@@ -75,10 +76,10 @@ class ListenerSet:
         self._renew_endpoints()
 
     async def prepare(self, config: BrokerConfig) -> None:
-        """Become the listeners of ``config``, the file with dynamic options, before the start.
+        """Change to the listeners of ``config``, the file with dynamic options, before the start.
 
-        A listener that only dynamic options name may be missing, which is logged. Otherwise an address that is taken
-        would keep the broker from the start, and the start is needed to delete the options. Raises
+        A listener that only dynamic options name may be missing, which is logged. Otherwise an address in use would
+        prevent the start of the broker, and only a running broker can delete the options. Raises
         ``InvalidConfigError`` if a listener of the file cannot have its security.
         """
         problems = await self._change(config)
@@ -106,7 +107,7 @@ class ListenerSet:
     def check(self, before: BrokerConfig, after: BrokerConfig) -> None:
         """Raise ``InvalidConfigError`` if the listeners of a running broker cannot become those of ``after``.
 
-        Read the stores, and bind added addresses for a moment. In the administration thread.
+        The check reads the key stores, and binds added addresses for a moment. Call it in the administration thread.
         """
         _check_between_brokers(before, after)
         check_plaintext(after)
@@ -141,9 +142,9 @@ class ListenerSet:
                 await self._advertise(self.endpoints, config)
 
     async def _change(self, config: BrokerConfig) -> dict[str, MillraceError]:
-        """Become the listeners of ``config``. Return the problems by the names of the listeners, and log them.
+        """Change to the listeners of ``config``. Return the problems by the names of the listeners, and log them.
 
-        A listener that cannot be added is not there, and the others are as configured.
+        A listener that cannot be added is missing afterwards, and the others are as configured.
         """
         before, self._config = self._config, config
         removed = _removed(before, config)
@@ -228,7 +229,7 @@ def _check_between_brokers(before: BrokerConfig, after: BrokerConfig) -> None:
 
 
 def _check_kept(name: str, before: BrokerConfig, after: BrokerConfig) -> None:
-    """Raise ``InvalidConfigError`` if a listener would change where it needs a restart."""
+    """Raise ``InvalidConfigError`` if a listener would change in a way that needs a restart."""
     for what, old, new in (
         ("address", before.listener_addresses[name], after.listener_addresses[name]),
         ("security protocol", before.security_protocol_of(name), after.security_protocol_of(name)),

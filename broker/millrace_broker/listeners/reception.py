@@ -1,4 +1,4 @@
-"""Reception of the content of a request that did not arrive with its head."""
+"""Reception of request content that did not arrive with its head."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from millrace_broker.quotas import AdmittedCall
 
 
 class ContentReception:
-    """Content of one request, until it is complete. It is a ``Reception``, which gives way if it stalls.
+    """Content of one request, until it is complete.
 
-    The buffer is as large as the memory that the call holds, and grows with it.
+    This class is a ``Reception``, which gives way to other requests if it stalls. The buffer is as large as the memory
+    that the call holds, and grows with it.
     """
 
     __slots__ = ("_body", "_call", "_give_way", "_seen_bytes", "_size_bytes", "_view", "received_bytes")
@@ -40,7 +41,7 @@ class ContentReception:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the whole request has arrived."""
+        """True if the whole request has arrived."""
         return self.received_bytes == self._size_bytes
 
     @property

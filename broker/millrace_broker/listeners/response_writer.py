@@ -20,7 +20,10 @@ The transport copies bytes that the kernel does not take.
 
 
 class ResponseWriter:
-    """Writer of one connection, which is told when the transport pauses and resumes."""
+    """Writer of one connection.
+
+    The connection calls ``pause`` and ``resume`` when its transport does.
+    """
 
     def __init__(self, transport: asyncio.Transport) -> None:
         transport.set_write_buffer_limits(high=0)  # so that ``resume`` shows when the kernel has everything
@@ -30,7 +33,7 @@ class ResponseWriter:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the kernel has everything."""
+        """True if the kernel has all bytes of the response."""
         return not self._is_paused and not self._unsent
 
     def write(self, parts: Sequence[Buffer]) -> None:

@@ -11,13 +11,13 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api import HANDLERS, UnaryHandler
 
 RECEPTION_TIMEOUT_S: Final = 60.0
-"""How long the reception of a request may take."""
+"""Time that the reception of a request may take."""
 FRAMING_BYTES: Final = 64 * 1024
 """Room in a message beside the records that ``socket.request.max.bytes`` limits."""
 
 
 class UnaryMethod(NamedTuple):
-    """Call with one request and one response: its name, its request class, and its handler."""
+    """Call with one request and one response."""
 
     name: str
     request: Any

@@ -1,15 +1,16 @@
-"""Transport of a connection with TLS: between the socket's transport and the protocol of the calls.
+"""Transport of a connection with TLS, Kafka's ``SslTransportLayer``.
 
-The protocol sees an ``asyncio.Transport`` of the decrypted bytes. asyncio's own TLS is not used. It sends no alert when
-a handshake fails, keeps one context for a listener's whole life, and limits no handshakes.
+The class stands between the socket's transport and the protocol of the calls. The protocol sees an
+``asyncio.Transport`` of the decrypted bytes. This class replaces asyncio's own TLS. That TLS sends no alert when a
+handshake fails, keeps one context for a listener's whole life, and limits no handshakes.
 
 Invariants
 
 - The protocol's ``connection_made`` is called once, after the handshake.
-- A failed handshake ends with the alert that tells the client why.
-- What a client has sent is decrypted only as far as the protocol reads. What it has not read stays in one buffer of
-  OpenSSL, beside the bytes that the kernel holds.
-- ``pause_writing`` and ``resume_writing`` tell what the kernel has taken of the encrypted bytes.
+- A failed handshake ends with the alert that tells the client the reason.
+- Received bytes are decrypted only as far as the protocol reads. Unread bytes stay in one buffer of OpenSSL, beside the
+  bytes that the kernel holds.
+- ``pause_writing`` and ``resume_writing`` report whether the kernel has taken the encrypted bytes.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
             self._decrypt()
 
     def eof_received(self) -> bool:
-        """Close the connection. An end without TLS's own is as good as one with it: requests have lengths."""
+        """Close the connection. A missing close alert of TLS does no harm, because requests have lengths."""
         if self._protocol is None:
             self._fail(ConnectionResetError("the client closed the connection in the handshake"))
         return False
@@ -196,12 +197,12 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         return False
 
     def pause_reading(self) -> None:
-        """Stop to decrypt, and to receive."""
+        """Stop decrypting and receiving."""
         self._is_paused = True
         self._lower.pause_reading()
 
     def resume_reading(self) -> None:
-        """Decrypt and receive on."""
+        """Continue decrypting and receiving."""
         self._is_paused = False
         self._lower.resume_reading()
         # Not at once, because the caller may be about to change its state.

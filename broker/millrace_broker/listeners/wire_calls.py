@@ -1,6 +1,7 @@
-"""Kinds of calls on a connection: how a request is read, and how its response is written.
+"""Kinds of calls on a connection.
 
-``WireCall`` is what a connection knows of a call. The calls of millrace are here; ``kafka_api`` has those of Kafka.
+A ``WireCall`` reads a request and writes its response, and a connection knows nothing else of a call. The calls of
+millrace are here; ``kafka_api`` has those of Kafka.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class WireCall(Protocol):
 
     @property
     def waits_for_place(self) -> bool:
-        """Whether a request waits while too many others run. Otherwise it is refused."""
+        """True if a request waits while too many others run. Otherwise it is refused."""
         ...
 
     def begin(
@@ -55,7 +56,7 @@ class WireCall(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OwnCall:
-    """A call of millrace: protobuf messages with the heads of ``millrace.protocol.frames``."""
+    """A call of millrace, with protobuf messages behind the heads of ``millrace.protocol.frames``."""
 
     method: UnaryMethod
     waits_for_place: bool = False
@@ -91,7 +92,7 @@ class OwnCall:
 
 @dataclass(frozen=True, slots=True)
 class UnknownCall:
-    """A call under an API key of millrace that this broker does not have."""
+    """A call of millrace whose API key this broker does not have."""
 
     name: str
     waits_for_place: bool = False
