@@ -1,6 +1,9 @@
-"""Dynamic broker options, for all brokers and for each, over the file's options.
+"""Dynamic broker options, Kafka's ``DynamicBrokerConfig``.
 
-Invariants
+Options for all brokers, and for one broker, override the options of the properties file.
+
+Invariants:
+
 * Options are validated as a whole before they are written, by all parts that they concern. Invalid options from other
   writers are ignored and logged.
 * A secret is stored encrypted. It is decrypted in memory alone.
@@ -86,7 +89,7 @@ class BrokerConfigs:
     def _check_own(self, name: str, values: Iterable[str], removals: Iterable[str]) -> None:
         """Raise if an option for one broker alone is to be changed for all, or for another broker than this.
 
-        Options of a broker that is not alive can be removed here, because they may keep it from its start.
+        Options of a broker that is not alive can be removed here, because they may prevent that broker's start.
         """
         per_broker = ", ".join(sorted(filter(is_per_broker, (*values, *removals))))
         if per_broker and name == ALL_BROKERS:

@@ -1,11 +1,13 @@
-"""The topics as one broker knows them, Kafka's ``MetadataCache``: an immutable snapshot, replaced when a topic changes.
+"""The topics as one broker knows them, Kafka's ``MetadataCache``.
 
-Reads take no lock and may happen in any thread. A reader that needs consistent facts keeps one ``TopicInfo``.
+The topics are an immutable snapshot, which is replaced when a topic changes. Reads take no lock and may happen in any
+thread. A reader that needs consistent facts keeps one ``TopicInfo``.
 
-Invariants
+Invariants:
+
 * A topic is in the snapshot from the creation of its nodes until it is marked for deletion.
 * The leader of a partition comes only from UpdateMetadata. The rest of a topic (id, options, schemas) is read from its
-  nodes. That happens when the topic is first named and after each change, which is written there first.
+  nodes when the topic is first named, and after each change. A change is written to the nodes first.
 * UpdateMetadata requests are applied in the order of arrival; those of an older controller are not.
 * Only one thread changes the snapshot (the broker's administration thread, or its start).
 """

@@ -62,9 +62,10 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSpec:
-    """Topic to create. -1 stands for the broker's default; ``arrow_schema`` is empty for an opaque topic.
+    """Topic to create, Kafka's ``NewTopic``.
 
-    ``assignment`` sets the replicas of each partition. The numbers of partitions and replicas are then not given.
+    The numbers of partitions and replicas are -1 for the broker's defaults. ``arrow_schema`` is empty for an opaque
+    topic. ``assignment`` sets the replicas of each partition, and the numbers must then be -1.
     """
 
     name: str

@@ -1,7 +1,9 @@
-"""Group options over the broker's defaults, read once and changed in one place.
+"""Group options over the broker's defaults, Kafka's ``GroupConfigManager``.
 
-Invariant: options in force are within the broker's bounds. A value that is set must be within them. A stored value that
-is not, because the bounds have changed, counts as the nearest bound, as in Kafka's ``GroupConfigManager``.
+Options are read once and changed in one place.
+
+Invariant: Options in force are within the broker's bounds. A value that is set must be within them. A stored value is
+outside of them if the bounds have changed. It then counts as the nearest bound, as in Kafka.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Quotas of users, client ids and addresses, where and as Kafka stores them.
+"""Quotas of users, client ids and addresses, in Kafka's nodes.
 
 The nodes are ``/config/users/<user>``, ``/config/clients/<client id>``, ``/config/users/<user>/clients/<client id>``
 and ``/config/ips/<address>``, with ``<default>`` as the name of the default. A user's SCRAM credentials are options of
@@ -146,7 +146,10 @@ class QuotaConfigs:
 
 
 class QuotasOfType:
-    """Quotas of one entity type, as the notices of changed configurations name them."""
+    """Quotas of one entity type.
+
+    Notices of changed configurations name entities by type and node.
+    """
 
     def __init__(self, quotas: QuotaConfigs, folder: str) -> None:
         self._quotas: Final = quotas

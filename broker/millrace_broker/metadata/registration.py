@@ -1,4 +1,4 @@
-"""Registration of a broker: cluster id, ephemeral node."""
+"""Registration of a broker, with cluster id and ephemeral node."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ class EndpointTakenError(EnvironmentProblemError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveBroker:
-    """Registered broker, and its addresses for clients and other brokers by the names of its listeners."""
+    """Registered broker.
+
+    ``endpoints`` has its addresses for clients and other brokers, by the names of its listeners.
+    """
 
     broker_id: int
     rack: str
@@ -51,7 +54,10 @@ def ensure_roots(coordination: Coordination) -> None:
 
 
 def cluster_id(coordination: Coordination) -> str:
-    """Return the cluster id, which the first caller creates: 22 characters as in Kafka (base64url of a random UUID)."""
+    """Return the cluster id, which the first caller creates.
+
+    The id has 22 characters as in Kafka (base64url of a random UUID).
+    """
     try:
         return ClusterIdNode.decode(coordination.get(paths.CLUSTER_ID)[0]).cluster_id
     except NoNodeError:
@@ -67,8 +73,10 @@ def register(coordination: Coordination, broker_id: int, node: BrokerNode, *, pa
     """Register a broker for the lifetime of the session. Return its epoch, which grows with each registration.
 
     A registration of the same address belongs to this broker before a crash, because no other process can listen there.
-    Its end is awaited for up to ``patience_s``. Raises ``BrokerIdTakenError`` if the id belongs to another broker.
-    Raises ``EndpointTakenError`` if the address does, because calls for one broker would then reach the other.
+    The function waits up to ``patience_s`` for the end of that registration.
+
+    Raises ``BrokerIdTakenError`` if the id belongs to another broker. Raises ``EndpointTakenError`` if the address
+    belongs to another broker, because calls for one of them would then reach the other.
     """
     deadline = time.monotonic() + patience_s
     path = paths.broker_path(broker_id)

@@ -1,7 +1,7 @@
-"""SCRAM credentials of users, where and as Kafka stores them: options of ``/config/users/<user>``.
+"""SCRAM credentials of users, in Kafka's nodes.
 
-Kafka's classes are ``CredentialProvider`` and ``ZkConfigManager``. Any thread may read; changes block, in the
-administration thread.
+The credentials are options of ``/config/users/<user>``, as in Kafka. Kafka's classes are ``CredentialProvider`` and
+``ZkConfigManager``. Any thread may read; changes block, in the administration thread.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ class ScramCredentials:
         return self._of_users.get(user, {}).get(mechanism)
 
     def model(self, stranger: str, mechanism: str) -> ScramCredential | None:
-        """Return the credential of some user, the same one at all brokers, for a user that has none.
+        """Return another user's credential for a user that has none, the same one at all brokers.
 
-        The name of the stranger decides which, so that challenges of unknown users are as various as those of users.
-        None if no user has a credential for the mechanism.
+        The name of the unknown user decides which one, so that challenges of unknown users are as various as those of
+        known users. Returns None if no user has a credential for the mechanism.
         """
         found = self._models[mechanism]
         if not found:

@@ -1,4 +1,4 @@
-"""Topic metadata: frozen data, replaced as a whole on a change."""
+"""Topic metadata as frozen data, replaced as a whole on a change."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ class PartitionInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class SchemaVersion:
-    """One version of a typed topic's schema; ``arrow_schema`` is an Arrow IPC schema message."""
+    """One version of a typed topic's schema.
+
+    ``arrow_schema`` is an Arrow IPC schema message.
+    """
 
     id: int
     version: int
@@ -73,12 +76,12 @@ class TopicInfo:
 
     @property
     def is_internal(self) -> bool:
-        """Whether the topic is internal."""
+        """True if the topic is internal."""
         return self.name in INTERNAL_TOPICS
 
     @property
     def is_typed(self) -> bool:
-        """Whether records have the columns of a schema."""
+        """True if records have the columns of a schema."""
         return bool(self.schemas)
 
     @property
