@@ -24,7 +24,7 @@ from millrace_broker.quotas import Usage
 from millrace_broker.runtime.turns import Turns
 
 _CREATION_WAIT_MS: Final = 5_000
-"""How long a request waits for the leaders of a topic that it auto-created."""
+"""Time that a request waits for the leaders of a topic that it auto-created."""
 
 
 @authorized("Metadata")

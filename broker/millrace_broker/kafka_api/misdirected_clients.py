@@ -12,8 +12,7 @@ from typing import Final
 _logger = logging.getLogger(__name__)
 
 REQUESTS_MAX: Final = 100
-"""Requests of one host within ``PERIOD_S`` that are still normal, because clients learn later that a leader has moved.
-"""
+"""Requests of one host within ``PERIOD_S`` that are normal, because clients learn later that a leader has moved."""
 PERIOD_S: Final = 60.0
 _HOSTS_MAX: Final = 1000
 

@@ -49,7 +49,7 @@ class AcknowledgementBatch(Protocol):
 class Outcome(NamedTuple):
     """Outcome of the acknowledgements of one partition.
 
-    ``lock_ms`` is the present duration of acquisition locks, 0 after an error.
+    ``lock_ms`` is the present duration of acquisition locks, 0 if the coordinator has not answered.
     """
 
     error_code: int

@@ -73,7 +73,7 @@ _DETAILS_MAX: Final = 2000
 """Longest error message in the status, in characters. All headers of a call share 8 KiB."""
 
 _QUOTA_S: Final = 1.0
-"""How often a throttled call looks whether its client still has to wait, because a raised quota makes it shorter."""
+"""Interval in which a throttled call looks whether it still has to wait, because a raised quota shortens the wait."""
 
 _STREAM_WINDOW_BYTES: Final = 256 * 1024
 """The part of a body that gRPC receives before it is read. With a round trip of 50 ms, a call can send 5 MB/s."""

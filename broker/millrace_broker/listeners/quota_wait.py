@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 _LOOKED_AGAIN_S: Final = 1.0
-"""How often a wait looks whether it is over, because a raised quota makes it shorter."""
+"""Interval in which a wait looks whether it is over, because a raised quota shortens the wait."""
 
 
 class QuotaWait:

@@ -37,7 +37,7 @@ _HEAD_BYTES: Final = 32
 _BUFFER_BYTES: Final = 256 * 1024
 _CHECK_S: Final = 0.5
 _RESERVED_S: Final = 1.0
-"""How long a connection of the reserve may be idle while other connections want its place."""
+"""Time that a connection of the reserve may be idle while other connections want its place."""
 _BACKLOG: Final = 512
 _HANDSHAKE_S: Final = 10.0
 _HANDSHAKES_MAX: Final = 1000

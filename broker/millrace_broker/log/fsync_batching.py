@@ -29,7 +29,7 @@ _logger: Final = logging.getLogger(__name__)
 class FsyncStatistics:
     """The syncs in numbers.
 
-    ``waits`` counts the calls that waited for a sync, and ``syncs`` the started syncs.
+    ``waits`` counts the calls of ``synced``, and ``syncs`` the started syncs.
     """
 
     waits: int

@@ -23,7 +23,7 @@ class LeaderEpochFileCache:
         self.epochs = epochs
         """The start offsets of the leader epochs; only this class replaces it."""
         self.has_unwritten = False
-        """Whether the newest epoch is not in the file yet."""
+        """True if the newest epoch is not in the file yet."""
         self._files: Final = files
         self._path = directory / LEADER_EPOCHS
 

@@ -30,9 +30,9 @@ class LogOffsets:
         self.recovery_point = recovery_point
         """The offset before which all records are synced to the disk."""
         self.is_only_replica = True
-        """Whether the high watermark follows the log end offset, because there is no other replica."""
+        """True if the high watermark follows the log end offset, because there is no other replica."""
         self.syncs_before_ack = syncs_before_ack
-        """Whether only synced records count as durable."""
+        """True if only synced records count as durable."""
         assert max(start, recovery_point) <= end, self
 
     def __repr__(self) -> str:

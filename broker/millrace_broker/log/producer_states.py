@@ -33,11 +33,11 @@ class Origin(Enum):
     """The origin of an append, which decides about the checks."""
 
     CLIENT = auto()
-    """A producer: epoch and sequence number must be right."""
+    """A producer, whose epoch and sequence number must be right."""
     COORDINATOR = auto()
-    """A group or transaction coordinator: the epoch must be right."""
+    """A group or transaction coordinator, whose epoch must be right."""
     REPLICATION = auto()
-    """A leader's batch, or a batch that is loaded again: nothing is refused."""
+    """A leader's batch, or a batch that is loaded again. Nothing is refused."""
 
 
 class ProducedBatch(NamedTuple):

@@ -7,8 +7,9 @@ Invariants:
   copies exist. A new leader lists the store first.
 - Only segments that cannot change are copied. They are sealed, below the last stable offset, and synced, so that a
   power failure never makes the log end before its copies.
-- Segments are copied in the order of their offsets. A thread copies one segment of a partition and then takes the next
-  partition, so that a large backlog does not block the others. A segment that cannot be copied delays those after it.
+- Segments are copied in the order of their offsets. A thread copies one segment of a partition and then takes the
+  partition that has waited longest. So a large backlog does not block other partitions. A segment that cannot be copied
+  delays the segments after it.
 - A failure of the store loses nothing. The partition is retried after a pause that doubles each time, and local
   segments wait for their copies.
 """

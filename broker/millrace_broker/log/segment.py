@@ -47,7 +47,7 @@ from millrace_broker.log.open_segments import OpenSegments
 
 _LOG: Final = logging.getLogger(__name__)
 _WINDOW_BYTES: Final = 4096
-"""The size of one read in a walk over batches: it holds many small batches; of large ones only the header is needed."""
+"""The size of one read in a walk over batches. A read holds many small batches, or the header of a large one."""
 PLACE: Final = struct.Struct(">qi4xb6xi")
 """The fields of a header that locate its batch: base offset, batch length, magic, last offset delta."""
 

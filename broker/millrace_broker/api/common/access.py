@@ -93,7 +93,7 @@ class Access:
         return is_allowed
 
     def would_allow(self, need: Need) -> bool:
-        """Return whether the client has the right, without an entry in the audit, because it does not use it now."""
+        """Return whether the client has a right that its request does not use. The audit gets no entry."""
         return self._authorizer.authorize(self._context, *need, is_logged=False)
 
     def allows_any(self, right: Right) -> bool:

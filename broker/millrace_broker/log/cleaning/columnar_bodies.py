@@ -86,7 +86,10 @@ class ColumnarBody:
         return (pa.nulls(self._header.count, pa.binary()),)
 
     def can_be_thinned(self, delete_horizon_ms: int | None) -> bool:
-        """Return whether ``thinned`` works: no compression, and a new delete horizon needs no timestamp column."""
+        """Return whether ``thinned`` works.
+
+        The batch must be uncompressed, and a new delete horizon must not need a new timestamp column.
+        """
         is_stamped = self._header.timestamp_type is TimestampType.LOG_APPEND_TIME
         has_times = bool(self._layout.flags & ColumnFlags.TIMESTAMPS) or is_stamped
         return not self._header.compression and (delete_horizon_ms is None or has_times)
