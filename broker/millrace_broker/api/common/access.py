@@ -222,7 +222,7 @@ class Hidden:
 class Asked:
     """Check that the handler makes itself, for each item of a request.
 
-    The handler uses ``Access`` for it.
+    The handler uses ``Access``.
     """
 
     rights: tuple[Right, ...]

@@ -69,7 +69,7 @@ async def check_records(
 
     Raises the errors of ``ProducedBatches``, ``UnknownSchemaError``, ``InvalidTimestampError`` and
     ``UnsupportedForFormatError``. ``SchemaMismatchError`` names row and column. ``InvalidRecordError`` is also raised
-    for an unreadable body with a correct checksum. For rows that do not fit a typed topic, it names each of them. In a
+    for an unreadable body with a correct checksum. For rows that do not fit a typed topic, that error names each. In a
     compacted topic every record must have a key.
     """
     check = partial(ProducedBatches, data, topic.config, in_transaction=in_transaction)
