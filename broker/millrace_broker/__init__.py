@@ -1,4 +1,4 @@
-"""The server: keeps topics as logs and answers the calls of the protocol.
+"""The broker, which keeps topics as logs and answers clients' calls.
 
 * ``opening``, ``broker``  start of a broker, and the record of its parts
 * ``listeners``, ``kafka_api``, ``api``  the ways in, the calls of Kafka, and the calls of millrace
@@ -7,7 +7,7 @@
 * ``replication``  replicas of partitions
 * ``log``, ``log_tools``  partitions as segment files, and tools that read them without a broker
 * ``metadata``, ``config``  topics and configurations, and the configuration in force
-* ``security``, ``audit``, ``quotas``  who may do what, its record, and how much
+* ``security``, ``audit``, ``quotas``  access control, the audit of its decisions, and quotas
 * ``purgatory``, ``runtime``, ``network``, ``metrics``  delayed operations, threads, calls to brokers, Prometheus
 * ``cli``, ``testing``  commands, and a broker inside another program
 

@@ -1,4 +1,4 @@
-"""Broker without its network: the record of its parts, and their life cycle.
+"""Record of a broker's parts, and their life cycle, without the listeners.
 
 ``opening`` builds each part from the few parts it uses. Only call handlers get the whole broker: those of
 ``millrace_broker.api``, the translations in ``millrace_broker.kafka_api``, and the listeners that run both.
@@ -96,9 +96,9 @@ class Broker:
     client_quotas: ClientQuotas
     """Quotas of clients, as the listeners enforce them."""
     authorizer: Authorizer | None
-    """None if everybody may do everything."""
+    """None without access control: every client may make every call."""
     audit: Audit | None
-    """None if no decisions are recorded."""
+    """None if the audit is disabled."""
 
     coordination: Coordination
     cluster_id: str
@@ -133,7 +133,7 @@ class Broker:
 
     @property
     def logins(self) -> Logins:
-        """Where listeners find the credentials of SCRAM."""
+        """The look-ups of SCRAM credentials, for the listeners."""
         return Logins(self.scram_credentials.get, self.delegation_tokens.login, self.scram_credentials.model)
 
     @property

@@ -1,7 +1,7 @@
-"""Start of a broker: each part is constructed from the few parts that it uses.
+"""Start of a broker, which constructs all of its parts.
 
-The steps follow the layers: threads and time, metadata and logs, replicas, cluster membership, coordinators. If a step
-fails, the resources of all earlier steps are closed.
+Each part gets only the few parts that it uses. The steps follow the layers: threads and time, metadata and logs,
+replicas, cluster membership, coordinators. If a step fails, the resources of all earlier steps are closed.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class _Replicas:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Coordinators:
-    """Coordinators of groups, share groups and transactions, with the topics and producer ids that they use."""
+    """Coordinators, with the internal topics and the producer ids that they use."""
 
     producer_ids: ProducerIds
     topics: InternalTopics

@@ -2,15 +2,15 @@
 
 Pure parts:
 
-``events``     one row of the audit, and batches of rows
-``selection``  decisions that are recorded
-``queue``      rows in memory, each for equal decisions
-``spool``      batches on disk while the topic cannot be written
+* ``events``     one row of the audit, and batches of rows
+* ``selection``  decisions that are recorded
+* ``queue``      rows in memory, each for equal decisions
+* ``spool``      batches on disk while the topic cannot be written
 
 Parts that act:
 
-``topic``  writer of a batch, at the leader of this broker's partition
-``audit``  the background part: from the queue to the topic, or to the spool and back
+* ``topic``  writer of a batch, at the leader of this broker's partition
+* ``audit``  background task that writes rows of the queue to the topic, or to the spool and later to the topic
 """
 
 from millrace_broker.audit.audit import Audit, AuditStatistics

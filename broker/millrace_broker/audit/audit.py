@@ -1,12 +1,16 @@
-"""Background part of the audit: rows go from the queue to the topic, or to the spool and back.
+"""Background task that writes the audit to its topic.
+
+The task takes rows from the queue and writes them to the topic. While the topic cannot be written, the task appends the
+rows to the spool, and writes them to the topic later.
 
 Invariants
 
 - ``record`` neither waits nor raises. Everything else runs in a task of its own.
-- Rows reach the topic in the order in which they left the queue: while the spool has batches, new ones follow there.
+- Rows reach the topic in the order in which they left the queue. While the spool has batches, new batches are
+  appended to it.
 - A batch keeps its producer's numbers until it is written, also over a restart. A leader therefore appends it once.
-- A batch whose write fails unexpectedly is counted and keeps no other one from the topic.
-- Each change between writing, spooling and losing is one line of the log.
+- A batch whose write fails unexpectedly is counted, and does not block the batches after it.
+- The broker logs one line when rows begin to be written, to be spooled, or to be lost.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ from millrace_broker.runtime import Executors
 _logger: Final = logging.getLogger("millrace.audit")
 
 ROWS_MAX: Final = 500
-"""Rows of a batch. With the longest texts they have less than a megabyte."""
+"""Maximum of rows in a batch. With the longest texts they have less than a megabyte."""
 _WRITE_S: Final = 5.0
 """Longest time for one write, before its rows go to the spool."""
 
@@ -52,7 +56,7 @@ class AuditStatistics:
     spooled_bytes: int
     damaged_files: int
     is_failing: bool
-    """Whether the last write to the topic failed, or rows wait in the spool."""
+    """True if the last write to the topic failed, or rows wait in the spool."""
 
 
 class Audit:

@@ -16,7 +16,10 @@ _MICROSECONDS: Final = 1000
 
 
 class AuditRow(NamedTuple):
-    """Equal decisions of one broker, with the first and the last time and their number."""
+    """Row for one or more equal decisions of one broker.
+
+    ``time_ms`` is the time of the first decision, ``last_time_ms`` that of the last one. ``decisions`` is their number.
+    """
 
     time_ms: int
     last_time_ms: int

@@ -1,6 +1,6 @@
-"""Batches of the audit on disk, in order, while the topic cannot be written.
+"""Disk queue of audit batches, while their topic cannot be written.
 
-Each batch is a file, named by its place in the order. ``first`` and ``remove_first`` read them back.
+Each batch is a file, named by its place in the order. ``first`` and ``remove_first`` take the batches in this order.
 
 Invariants
 

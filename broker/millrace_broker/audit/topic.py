@@ -1,4 +1,7 @@
-"""Writer of batches of the audit, at the leader of this broker's partition."""
+"""Writer of audit batches to the topic ``__audit``.
+
+Each broker writes to one partition, whose leader may be another broker.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Make and renew the certificates of a cluster, its first users, and properties files with them."""
+"""Commands ``millrace security`` for the certificates and users of a cluster.
+
+The commands make and renew certificates, add the first users, and write properties files for brokers and clients.
+"""
 
 from __future__ import annotations
 
@@ -51,8 +54,9 @@ def init(
 ) -> None:
     """Make an authority, certificates, users with passwords, and the properties of brokers and clients.
 
-    Every broker has two listeners: *SASL_SSL* for users with passwords, and *SSL*, 100 ports above it, for brokers and
-    for users with certificates. *admin* may do everything, and other users what ACLs allow them. It overwrites nothing.
+    Every broker has two listeners. *SASL_SSL* is for users with passwords. *SSL*, 100 ports above it, is for brokers
+    and for users with certificates. *admin* may do everything. Other users may do what ACLs allow them. The command
+    overwrites no file.
 
     Examples:
 
@@ -181,8 +185,9 @@ def rotate(
 ) -> None:
     """Renew the certificates of brokers and clients, which read them within ten seconds, without a restart.
 
-    Connections stay open. The authority is renewed in three steps, between which brokers and clients read the files:
-    *--ca* adds the new one, *rotate* issues all certificates by it, and *--retire-ca* removes the earlier one.
+    Connections stay open. The authority is renewed in three steps. *--ca* adds the new authority, *rotate* issues all
+    certificates by it, and *--retire-ca* removes the earlier one. Brokers and clients must read the files between the
+    steps.
 
     Examples:
 

@@ -62,7 +62,7 @@ class Place(NamedTuple):
 
     @property
     def is_local(self) -> bool:
-        """Whether the broker is for this machine alone."""
+        """True if only clients on this machine can reach the broker."""
         return self.host in LOOPBACK_HOSTS
 
     @property

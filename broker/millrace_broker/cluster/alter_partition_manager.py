@@ -3,6 +3,7 @@
 Changes of several partitions share one request.
 
 Invariants
+
 * One request is in flight at a time. It is retried, at the controller of that moment, until it is answered.
 * The last change of a partition counts. A leader asks again only after an answer to its last change, or after another
   decision of the controller.

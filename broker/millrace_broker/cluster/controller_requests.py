@@ -1,6 +1,7 @@
-"""This broker's requests to the controller: elections, reassignments, ISR changes, and its controlled shutdown.
+"""Requests of a broker to the controller.
 
-Any broker accepts such a request of a client. A broker that is not the controller forwards it to the controller, once.
+The requests are leader elections, reassignments, ISR changes, and the broker's controlled shutdown. Any broker accepts
+elections and reassignments from clients. A broker that is not the controller forwards them to the controller, once.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from millrace_broker.decisions import Answers, IsrChange, Leadership, ReplicaAss
 from millrace_broker.network import Peers
 
 _MARGIN_S: Final = 5.0
-"""How long a forwarded request may take beyond its own time-out."""
+"""Time that a forwarded request may take beyond its own time-out."""
 
 
 class ControllerRequests:

@@ -7,6 +7,7 @@ repeats these steps under the next session, until they succeed.
 A broker without ``zookeeper.connect`` is the only member of its cluster. It does the same on the embedded store.
 
 Invariants
+
 * A request of an older controller epoch, or for an earlier broker epoch, is refused.
 * A broker whose registration is removed while its session lives was considered dead. It stops leading at once, and
   registers again under that session, in a new broker epoch. Then the controller sends it its replicas again.
@@ -76,7 +77,7 @@ _logger = logging.getLogger(__name__)
 _PAUSE_S: Final = 0.5
 """The pause between attempts to open a session, or to read what other brokers have changed."""
 _FIRST_METADATA_S: Final = 30.0
-"""How long a registered broker waits for its first UpdateMetadata."""
+"""The longest wait of a registered broker for its first UpdateMetadata."""
 
 
 class Member:
@@ -151,7 +152,7 @@ class Member:
 
     @property
     def _patience_s(self) -> float:
-        """How long to wait for the end of an earlier registration of this broker."""
+        """The longest wait for the end of an earlier registration of this broker."""
         zookeeper = self._config.zookeeper_config
         return 0 if zookeeper is None else 2 * zookeeper.zookeeper_session_timeout_ms / 1000
 

@@ -1,13 +1,15 @@
-"""Migration of a single broker's metadata to ZooKeeper, after which the broker is the first member of a cluster.
+"""Migration of a single broker's metadata from its file to ZooKeeper.
 
-The broker is stopped. Its log directories stay as they are, and ``broker.id`` and the cluster's id too.
+After the migration the broker is the first member of a cluster. The broker is stopped meanwhile. Its log directories,
+its ``broker.id`` and the cluster's id do not change.
 
 Invariants
+
 * The migration holds the lock of the log directory, so no broker runs on it.
-* ``/millrace/migration`` exists in ZooKeeper from the first copied node to the last. ``/cluster/id`` is created in the
-  transaction that removes it. No broker starts before.
-* The file gets the name ``MIGRATED_FILE`` before that transaction. So the broker never starts on the file and on
-  ZooKeeper with different metadata.
+* ``/millrace/migration`` exists in ZooKeeper from the first copied node to the last. The transaction that
+  removes this node creates ``/cluster/id``. No broker starts on ZooKeeper before that transaction.
+* The metadata file gets the name ``MIGRATED_FILE`` before that transaction. So the broker never starts on the file and
+  on ZooKeeper with different metadata.
 * An interrupted migration is repeated as a whole. Nodes that an earlier attempt wrote and the file lacks are removed.
 """
 

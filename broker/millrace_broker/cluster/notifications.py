@@ -1,4 +1,6 @@
-"""Notices of changed configurations and ACLs, as one broker reads them: nodes that all brokers watch.
+"""Notices of changed configurations, ACLs and delegation tokens, for one broker.
+
+A notice is a node in the metadata store. All brokers watch the parent of the notices.
 
 Invariant: each notice is handled once, in order, under any session. A notice that comes while a broker has no session
 is found by the next session. A notice that was not handled, because the metadata store did not answer, is found by the

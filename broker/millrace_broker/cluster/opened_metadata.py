@@ -1,7 +1,7 @@
-"""The open metadata of a cluster: a session, the cluster's id, the topics.
+"""The open metadata of a cluster.
 
-The metadata is in ZooKeeper. A broker without ``zookeeper.connect`` is a cluster of its own. Its metadata is in a file
-of the first log directory.
+It consists of a session, the cluster's id and the topics. The metadata is in ZooKeeper. A broker without
+``zookeeper.connect`` is a cluster of its own. Its metadata is in a file of the first log directory.
 """
 
 from __future__ import annotations

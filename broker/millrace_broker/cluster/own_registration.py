@@ -3,10 +3,12 @@
 The broker registers under each session, watches the registration, and registers again if it is removed.
 
 Invariants
+
 * One registration is made at a time, so that ``epoch`` is that of the last node of this process.
-* The nodes of this broker's last process are removed first; a registration of another broker never is.
-* From the removal of its registration until the next one the broker is fenced: it leads nothing, and refuses requests
-  of the controller.
+* The nodes of this broker's last process are removed before it registers. A registration of another broker is never
+  removed.
+* The broker is fenced from the removal of its registration until the next one. A fenced broker leads no partition, and
+  refuses requests of the controller.
 """
 
 from __future__ import annotations
@@ -50,12 +52,12 @@ class OwnRegistration:
         on_again: Callable[[], Awaitable[None]],
         on_failure: Callable[[EnvironmentProblemError], None],
     ) -> None:
-        """``patience_s`` is how long to wait for the end of an earlier registration of this broker. ``run`` runs calls
+        """``patience_s`` is the longest wait for the end of an earlier registration of this broker. ``run`` runs calls
         of the session.
 
         ``on_removed`` is awaited when the registration is gone and its session is not, before the broker registers
         again. ``on_again`` is awaited after the broker has registered again under the same session. ``on_failure`` is
-        called when that is impossible, because another broker has the id.
+        called if another broker has the id, so that this broker cannot register again.
         """
         self.epoch = -1
         """The broker epoch: the transaction of the registration."""
@@ -69,7 +71,7 @@ class OwnRegistration:
         self._again: Final[set[asyncio.Task[None]]] = set()
         self._is_closed = False
         self.is_removed = False
-        """Whether the registration was removed, and the next one is not made yet."""
+        """True from the removal of the registration until the next one."""
         self._node: BrokerNode
         self._session: Coordination | None = None
         self._watch: OnLoop | None = None

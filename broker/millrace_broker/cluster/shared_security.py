@@ -1,4 +1,7 @@
-"""ACLs and delegation tokens of a cluster, as one broker has them, and what other brokers change of them."""
+"""One broker's view of the cluster's ACLs and delegation tokens.
+
+The broker follows changes by other brokers with the notices of ``notifications``.
+"""
 
 from __future__ import annotations
 

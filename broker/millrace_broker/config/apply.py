@@ -1,4 +1,7 @@
-"""Effects of a changed configuration on logs and topics, in the administration thread."""
+"""Application of a changed configuration to logs and topics.
+
+The code runs in the administration thread.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,10 @@ from millrace_broker.decisions import Leadership, ReplicaAssignment, TopicPartit
 
 @dataclass(slots=True)
 class ElectionCounts:
-    """The number of leader elections by this broker as the controller, and of unclean ones among them."""
+    """Numbers of leader elections that this broker held as the controller.
+
+    ``unclean`` is the number of unclean elections among them.
+    """
 
     held: int = 0
     unclean: int = 0

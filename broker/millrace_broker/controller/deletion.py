@@ -1,9 +1,10 @@
 """The deletion of topics, Kafka's ``TopicDeletionManager``.
 
-The controller stops all replicas, then deletes their files, then removes the topic's nodes. A topic is *ineligible*
-while a broker with one of its replicas is offline or has refused the deletion, and while the topic is being reassigned.
-Deletion can resume at any step. A new controller repeats steps of which it does not know the result. A broker without
-the replica answers that the replica is deleted.
+The controller stops all replicas, then deletes their files, then removes the topic's nodes. The deletion of a topic is
+suspended while the topic is *ineligible*. A topic is ineligible while a broker with one of its replicas is offline or
+has refused the deletion. It is also ineligible while the topic is being reassigned. Deletion can resume at any step. A
+new controller repeats steps of which it does not know the result. A broker without the replica answers that the replica
+is deleted.
 
 Source: Kafka's ``TopicDeletionManager``.
 """

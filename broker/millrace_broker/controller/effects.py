@@ -74,7 +74,10 @@ class CreateLeadership:
 
 @dataclass(frozen=True, slots=True)
 class WriteLeadership:
-    """A write of the leadership of partitions, each only if its version still is the ``partition_epoch``."""
+    """A conditional write of the leadership of partitions.
+
+    A partition is written only if the version of its node is still the ``partition_epoch``.
+    """
 
     leadership: Mapping[TopicPartition, Leadership]
 
@@ -102,7 +105,10 @@ class DropDeletions:
 
 @dataclass(frozen=True, slots=True)
 class ForgetTopic:
-    """The removal of all nodes of a topic; its deletion mark goes last."""
+    """The removal of all nodes of a topic.
+
+    The deletion mark is removed last.
+    """
 
     topic: str
 

@@ -3,10 +3,11 @@
 The handlers of ``Controller`` run on the event loop. Their ZooKeeper operations run in the administration thread.
 
 Invariants
+
 * One event is handled at a time, completely. An event of an earlier session than the open one is dropped.
 * Every interruption of a handler (another controller, the end of the session, an unreachable ZooKeeper, a fault) ends
-  the controller. It resigns and discards its state. If ``/controller`` is still this broker's, the event loop deletes
-  it, so that a new election runs; this broker may win it again.
+  the controller. The controller resigns and discards its state. If ``/controller`` is still this broker's node, the
+  event loop deletes it, so that a new election runs. This broker may win the election again.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class ControllerEventLoop:
 
     @property
     def is_active(self) -> bool:
-        """Whether this broker is the controller, as far as it knows."""
+        """True if this broker is the controller, as far as it knows."""
         return self._controller.is_active
 
     @property

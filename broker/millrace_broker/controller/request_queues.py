@@ -1,6 +1,7 @@
 """The controller's request queues, one per broker; Kafka's ``ControllerChannelManager``.
 
 Invariants
+
 * One request to a broker is in flight at a time. It is retried until the broker answers or is no longer registered. So
   each broker gets all decisions in the order in which they were made.
 * No broker waits for another.

@@ -4,9 +4,9 @@ Each effect is one call or a few calls of a session. The calls block and run in 
 administration thread).
 
 Invariants
+
 * A ``ControllerStore`` belongs to one session. An effect of an ended session is never carried out.
-* Every write is one transaction with a check of ``/controller_epoch``'s version. So a replaced controller writes
-  nothing.
+* Every write is one transaction that checks ``/controller_epoch``'s version. So a replaced controller writes nothing.
 * Each read of brokers, topics and deletions leaves a watch; a repeated read leaves it again.
 * Only that thread changes what has been read. Watch events come in another one, and are queued for the next read.
 
@@ -82,7 +82,7 @@ class StoreCall(NamedTuple):
 
 
 class ControllerNodeVersion(NamedTuple):
-    """The node of one controller: its version, and the version of ``/controller_epoch`` after its election."""
+    """Versions of ``/controller`` and of ``/controller_epoch`` after one election."""
 
     version: int
     epoch_version: int

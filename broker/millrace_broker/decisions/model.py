@@ -48,7 +48,7 @@ class ReplicaAssignment:
 
     @property
     def is_being_reassigned(self) -> bool:
-        """Whether a reassignment adds or removes replicas."""
+        """True if a reassignment adds or removes replicas."""
         return bool(self.adding or self.removing)
 
     @property
@@ -73,10 +73,10 @@ class ReplicaAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leadership:
-    """The leader and the ISR of a partition; ``partition_epoch`` is the version of its node in ZooKeeper.
+    """The leader and the ISR of a partition, Kafka's ``LeaderAndIsr``.
 
-    ``controller_epoch`` is that of the controller that decided. ``leader`` may be ``NO_LEADER``; then the first
-    replica of the ISR that comes back may lead.
+    ``partition_epoch`` is the version of the partition's node in ZooKeeper. ``controller_epoch`` is that of the
+    controller that decided. If ``leader`` is ``NO_LEADER``, the first replica of the ISR that comes back may lead.
     """
 
     leader: int
@@ -97,7 +97,10 @@ class Leadership:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrChange:
-    """The ISR that a leader asks the controller for, valid only at these epochs."""
+    """An ISR that a leader asks the controller to confirm.
+
+    The request is valid only at this leader epoch and partition epoch.
+    """
 
     isr: tuple[int, ...]
     leader_epoch: int

@@ -29,7 +29,10 @@ class PartitionDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderAndIsrState:
-    """The state of a partition in a LeaderAndIsr; ``is_new`` means that the broker has never had the replica."""
+    """The state of a partition in a LeaderAndIsr request.
+
+    ``is_new`` is true if the broker has never had the replica.
+    """
 
     leadership: Leadership
     assignment: ReplicaAssignment
@@ -67,9 +70,10 @@ class _Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderAndIsrRequest(_Request):
-    """A request to lead or follow partitions; ``live_leaders`` are the leaders among them that are alive.
+    """A request to lead or follow partitions.
 
-    A broker may have a deleted topic of the same name and another id. It answers ``InconsistentTopicIdError`` then.
+    ``live_leaders`` are the leaders of these partitions that are alive. A broker may have a deleted topic of the same
+    name and another id. It answers ``InconsistentTopicIdError`` then.
     """
 
     topic_ids: Mapping[str, uuid.UUID]

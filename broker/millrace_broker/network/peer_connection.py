@@ -1,4 +1,6 @@
-"""Connection to another broker for calls as frames (``millrace.protocol.frames``), in the event loop.
+"""Connection to another broker for calls as frames.
+
+``millrace.protocol.frames`` defines the frames. The code runs in the event loop.
 
 Invariants
 
@@ -57,7 +59,7 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     @property
     def is_usable(self) -> bool:
-        """Whether the connection is open and has no call in flight."""
+        """True if the connection is open and has no call in flight."""
         if self._transport is None or self._awaited is not None or self._transport.is_closing():
             return False
         return asyncio.get_running_loop().time() < self._expires

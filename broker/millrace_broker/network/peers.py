@@ -54,13 +54,17 @@ _Connect = Callable[[str, int], Awaitable[tuple[PeerConnection, pb.HelloResponse
 
 
 class PeerListener(NamedTuple):
-    """Listener of other brokers, with this broker's certificate if it has TLS, and its user if it has SASL."""
+    """Listener of other brokers, with this broker's credentials for it.
+
+    ``tls`` has this broker's certificate if the listener has TLS. ``credentials`` has this broker's user if the
+    listener has SASL.
+    """
 
     name: str
     tls: Reloading[ssl.SSLContext] | None = None
     credentials: CredentialsSource | None = None
     security: ListenerSecurity | None = None
-    """The options of which it was made."""
+    """The options from which ``tls`` and ``credentials`` were made."""
 
     @classmethod
     def of(cls, config: BrokerConfig, name: str) -> Self:

@@ -1,4 +1,7 @@
-"""TCP sockets: keep-alive, this host's addresses, and the proof that no process listens at an address."""
+"""Helpers for TCP sockets.
+
+They enable keep-alive, recognise this host's addresses, and prove that no process listens at an address.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Calls that wait until a condition holds, checked at each event of their key.
+"""Purgatory of calls that wait until a condition holds.
 
-Examples are the leaders of a topic, or the end of a transaction.
+A condition is checked at each event of the call's key. Calls wait, for example, until a topic has leaders, or until a
+transaction has ended.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class DelayedOperation(ABC):
     @property
     @final
     def is_completed(self) -> bool:
-        """Whether the operation is completed."""
+        """True if the operation is completed."""
         return self._is_completed
 
     @final

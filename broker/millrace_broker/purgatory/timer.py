@@ -1,4 +1,7 @@
-"""Timers in the event loop: a timing wheel, with one loop callback for its next turn."""
+"""Timers of the event loop, Kafka's ``SystemTimer``.
+
+The timers are in a timing wheel. One callback of the event loop is scheduled for the wheel's next turn.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class Timer:
-    """Delayed actions, run in the event loop's thread, which alone may call the timer."""
+    """Timer that runs delayed actions in the event loop's thread.
+
+    Only that thread may call the timer.
+    """
 
     def __init__(self, clock: Clock) -> None:
         """Create a timer. Before ``start``, actions run only when its owner calls ``turn``."""

@@ -1,9 +1,9 @@
-"""Hierarchical timing wheel, whose cost does not depend on the number of timers.
+"""Hierarchical timing wheel, Kafka's ``TimingWheel``.
 
-The first wheel has a bucket for each of the next ``wheel_size`` milliseconds. The second wheel has a bucket for each
-turn of the first, and so on. A timer goes into the bucket of its deadline in the first wheel whose range includes it.
-When a bucket of a higher wheel is due, its timers move to lower wheels, at most once per wheel. Non-empty buckets are
-in a heap, so that no wheel turns while nothing is due.
+Its cost does not depend on the number of timers. The first wheel has a bucket for each of the next ``wheel_size``
+milliseconds. The second wheel has a bucket for each turn of the first, and so on. A timer goes into the bucket of its
+deadline in the first wheel whose range includes it. When a bucket of a higher wheel is due, its timers move to lower
+wheels, at most once per wheel. Non-empty buckets are in a heap, so that no wheel turns while nothing is due.
 
 Source: Varghese and Lauck, "Hashed and Hierarchical Timing Wheels" (1987), scheme 7; Kafka's ``TimingWheel``.
 
@@ -26,7 +26,10 @@ DEFAULT_WHEEL_SIZE: Final = 256
 
 
 class TimerEntry:
-    """Timer entry: an action and its deadline in ms of the wheel's clock. It runs once unless it is cancelled."""
+    """Entry of an action in the wheel, Kafka's ``TimerTaskEntry``.
+
+    The deadline is in ms of the wheel's clock. The action runs once unless the entry is cancelled.
+    """
 
     __slots__ = ("_action", "_bucket", "_is_over", "deadline_ms")
 
@@ -38,7 +41,7 @@ class TimerEntry:
 
     @property
     def is_pending(self) -> bool:
-        """Whether the entry waits in a wheel."""
+        """True if the entry waits in a wheel."""
         return self._bucket is not None
 
     def run(self) -> None:

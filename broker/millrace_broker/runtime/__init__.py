@@ -1,4 +1,6 @@
-"""Time, threads and event loop of the broker, independent of its other parts.
+"""Time, threads and event loop of the broker.
+
+This package does not depend on the broker's other parts.
 
 * ``clock``             the time, passed in
 * ``executors``         the broker's threads, and the work that its event loop does itself

@@ -1,4 +1,7 @@
-"""Fatal failure of a broker, such as a failed disk or a duplicate broker id."""
+"""Fatal failure that stops a broker.
+
+Examples are a failed disk and a duplicate broker id.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ class Failure:
     def __init__(self) -> None:
         self._occurred: Final = asyncio.Event()
         self.error: MillraceError | None = None
-        """Why the broker has to stop; None while it can continue."""
+        """The reason for the stop; None while the broker can continue."""
 
     def fail(self, error: MillraceError) -> None:
         """Report a fatal failure, which stops the broker."""

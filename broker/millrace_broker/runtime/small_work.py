@@ -1,7 +1,7 @@
-"""Small work in the event loop, where a thread hop would cost more.
+"""Small work that runs in the event loop instead of a thread.
 
 A hop to a thread and back takes 0.1 ms of CPU time and two thread switches, which wait for the interpreter's lock.
-Checking or writing a few KiB takes less. Work that may take long stays in threads: large batches,
+Checking or writing a few KiB takes less. Work that may take long stays in threads. Such work is large batches,
 compressed batches, fsyncs, and reads of data that may not be in memory (docs/design/0014).
 
 Invariants
@@ -25,9 +25,9 @@ from millrace.errors import MillraceError
 SMALL_BYTES: Final = 1024 * 1024
 """Records up to this size are checked and appended in the event loop, which takes 0.05 to 0.4 ms."""
 SLOW_S: Final = 0.02
-"""Work that takes longer, and gave up the processor by itself, has waited for the disk, for example."""
+"""Work that takes longer and gave up the processor by itself counts as slow. It waited for the disk, for example."""
 SLOW_FOR_S: Final = 1.0
-"""How long all work goes to threads after slow work."""
+"""Time for which all work goes to threads after slow work."""
 
 # The stubs lack them, but asyncio documents them for implementations of tasks.
 _enter_task: Final[Callable[[Any, Any], None]] = getattr(asyncio.tasks, "_enter_task")  # noqa: B009
@@ -43,7 +43,10 @@ def _waits() -> int:
 
 
 class SmallWork:
-    """Choice of the work for the event loop, and a check of its duration."""
+    """Choice between the event loop and a thread for each piece of work.
+
+    ``do`` checks the duration of the work. After slow work, ``includes`` chooses threads for ``SLOW_FOR_S``.
+    """
 
     def __init__(self, monotonic: Callable[[], float], waits: Callable[[], int] = _waits) -> None:
         """Start with work in the event loop. ``waits`` returns how often the thread has waited."""
@@ -67,8 +70,9 @@ class SmallWork:
 
 
 class StandIn:
-    """Current task of work without a task, until it waits and ``task`` continues it.
+    """Stand-in for the task of work that has no task yet.
 
+    asyncio takes it for the current task. ``task`` is the real task, which exists once the work has to wait.
     ``asyncio.timeout`` and ``asyncio.TaskGroup`` keep the current task and cancel it later. The stand-in therefore
     forwards to the task as soon as there is one. See "Extending" in asyncio's documentation.
     """

@@ -14,7 +14,10 @@ ITEMS: Final = 128
 
 
 class Turns:
-    """Turns of one loop: ``next`` before each item lets other work run after every ``ITEMS`` of them."""
+    """Turns of one loop.
+
+    The loop calls ``next`` before each item. After every ``ITEMS`` items, other work can run.
+    """
 
     __slots__ = ("_items",)
 

@@ -21,9 +21,10 @@ from millrace_broker.server import BrokerServer
 
 
 class EmbeddedBroker:
-    """Broker in a thread of this process, from ``__enter__`` (or ``start``) to ``__exit__`` (or ``stop``).
+    """Broker in a thread of this process.
 
-    ``options`` are those of ``BrokerConfig``, by field name (``num_partitions=4``) or, in a dict, by Kafka's name
+    The broker runs from ``__enter__`` (or ``start``) to ``__exit__`` (or ``stop``). ``options`` are those of
+    ``BrokerConfig``, by field name (``num_partitions=4``). In a dict, they may also have Kafka's names
     (``{"log.retention.ms": "1000"}``). Port 0 takes a free port. After ``stop`` the broker can be started again with
     the same data and another free port.
     """
