@@ -54,9 +54,9 @@ def init(
 ) -> None:
     """Make an authority, certificates, users with passwords, and the properties of brokers and clients.
 
-    Every broker has two listeners. *SASL_SSL* is for users with passwords. *SSL*, 100 ports above it, is for brokers
-    and for users with certificates. *admin* may do everything. Other users may do what ACLs allow them. The command
-    overwrites no file.
+    Every broker has two listeners. The listener *SASL_SSL* is for users with passwords. The listener *SSL*, 100 ports
+    above it, is for brokers and for users with certificates. The user *admin* may do everything. Other users may do
+    what ACLs allow them. The command overwrites no file.
 
     Examples:
 
@@ -185,9 +185,9 @@ def rotate(
 ) -> None:
     """Renew the certificates of brokers and clients, which read them within ten seconds, without a restart.
 
-    Connections stay open. The authority is renewed in three steps. *--ca* adds the new authority, *rotate* issues all
-    certificates by it, and *--retire-ca* removes the earlier one. Brokers and clients must read the files between the
-    steps.
+    Connections stay open. The authority is renewed in three steps. First *--ca* adds the new authority, then *rotate*
+    issues all certificates by it, and finally *--retire-ca* removes the earlier one. Brokers and clients must read the
+    files between the steps.
 
     Examples:
 

@@ -43,7 +43,7 @@ def _waits() -> int:
 
 
 class SmallWork:
-    """Choice between the event loop and a thread for each piece of work.
+    """Choice between the event loop and a thread for work.
 
     ``do`` checks the duration of the work. After slow work, ``includes`` chooses threads for ``SLOW_FOR_S``.
     """
