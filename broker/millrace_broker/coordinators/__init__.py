@@ -1,9 +1,9 @@
 """Common base of the coordinators of groups, transactions and share groups.
 
-``hashing``          the partition of an internal topic to which a group id or a transactional id belongs
-``internal_topics``  internal topics, created at their first use
-``state_log``        one partition of an internal topic: loaded once from its start, then appended to
-``shards``           all partitions of an internal topic that this broker leads, each with its state
+* ``hashing``          the partition of an internal topic to which a group id or a transactional id belongs
+* ``internal_topics``  internal topics, created at their first use
+* ``state_log``        one partition of an internal topic, which is loaded once from its start, then appended to
+* ``shards``           all partitions of an internal topic that this broker leads, each with its state
 
 A coordinator decides, appends a record, and only then changes its state and answers. Reading the log after a crash
 therefore gives the same state. Replicas that are late delay the change, and the client is told to retry (``in_time``).

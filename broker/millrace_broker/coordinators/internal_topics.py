@@ -1,4 +1,7 @@
-"""Internal topics of coordinators and the audit, created at their first use (``AutoTopicCreationManager``)."""
+"""Internal topics of the coordinators and the audit.
+
+They are created at their first use, as by Kafka's ``AutoTopicCreationManager``.
+"""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ class Shards(Generic[S]):
 
     @property
     def is_loading(self) -> bool:
-        """Whether some partition is being loaded."""
+        """True if some partition is being loaded."""
         return bool(self._loading)
 
     def _load(self, number: int) -> None:
@@ -228,7 +228,10 @@ class Shards(Generic[S]):
 
 
 class ShardFactory:
-    """Factory of the shards of all internal topics, with the parts that they share."""
+    """Factory of the shards of all internal topics.
+
+    The factory has the parts that all shards share.
+    """
 
     def __init__(
         self,

@@ -160,7 +160,10 @@ def coordinator_errors() -> Iterator[None]:
 
 
 class StateLog:
-    """One partition of an internal topic that this broker leads, for the event loop's thread."""
+    """Log of one partition of an internal topic that this broker leads.
+
+    The class is for the event loop's thread.
+    """
 
     def __init__(
         self,

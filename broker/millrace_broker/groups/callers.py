@@ -14,7 +14,10 @@ from millrace_broker.quotas import parked
 
 
 class Callers:
-    """Callers of one shard by the numbers of their calls, for the event loop's thread."""
+    """Waiting callers of one shard, by the numbers of their calls.
+
+    The class is for the event loop's thread.
+    """
 
     def __init__(self) -> None:
         self._waiting: Final[dict[int, asyncio.Future[Any]]] = {}

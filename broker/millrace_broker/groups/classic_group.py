@@ -117,7 +117,7 @@ class ClassicGroup:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the group is in the state without members."""
+        """True if the group is in the state ``Empty``, without members."""
         return self.state is GroupState.EMPTY
 
     @property

@@ -1,4 +1,6 @@
-"""Calls to the consumer groups of one shard, with their timers and appends.
+"""Calls to the consumer groups of one shard.
+
+The calls set the groups' timers and append their records.
 
 Invariants
 

@@ -38,7 +38,11 @@ _logger: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class GroupStatistics:
-    """Number of groups by state, of committed offsets, and of timers for rebalances and sessions."""
+    """Numbers of groups, offsets and timers.
+
+    ``by_state`` has the number of groups by state, ``offsets`` is the number of committed offsets. ``rebalances`` and
+    ``heartbeats`` have the timers for rebalances and for sessions.
+    """
 
     by_state: Mapping[str, int]
     offsets: int

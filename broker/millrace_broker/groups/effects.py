@@ -1,6 +1,7 @@
-"""Effects that a group asks its shard to carry out: answers, timers, records.
+"""Effects that a group asks its shard to carry out.
 
-A *call* is the number of a request that waits for its answer. The shard keeps the callers by these numbers.
+They are answers, timers and records. A *call* is the number of a request that waits for its answer. The shard keeps the
+callers by these numbers.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ class TimerKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TimerKey:
-    """Identity of one timer of a group; ``member_id`` is empty for timers of the whole group."""
+    """Identity of one timer of a group.
+
+    ``member_id`` is empty for timers of the whole group.
+    """
 
     kind: TimerKind
     member_id: str = ""
@@ -45,7 +49,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class SetTimer:
-    """Request to call ``ClassicGroup.timer_fired`` after a delay; it replaces the timer with the same key."""
+    """Request to call ``ClassicGroup.timer_fired`` after a delay.
+
+    The new timer replaces the timer with the same key.
+    """
 
     key: TimerKey
     delay_ms: int
@@ -85,7 +92,10 @@ class StoredGroup:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Request to append the group's record, and to call ``ClassicGroup.stored`` with the token afterwards."""
+    """Request to append the group's record.
+
+    The shard calls ``ClassicGroup.stored`` with the token afterwards.
+    """
 
     token: int
     group: StoredGroup

@@ -18,10 +18,10 @@ from millrace_broker.replication.runtime import ACKNOWLEDGED_WITHIN_S
 
 @dataclass(slots=True)
 class GroupEntry:
-    """Group with its offsets; ``state_since_ms`` is the time of the last state change, in ms since 1970, -1 if
-    unknown.
+    """Group with its offsets.
 
-    Who has the turn of ``changing`` may append records of a consumer group, convert the group, or delete it.
+    ``state_since_ms`` is the time of the last state change, in ms since 1970, -1 if unknown. Only a call in
+    ``changing`` may append records of a consumer group, convert the group, or delete it.
     """
 
     group: ClassicGroup | ConsumerGroup
@@ -33,15 +33,15 @@ class GroupEntry:
 
     @property
     def is_changing(self) -> bool:
-        """Whether a call has the turn, or waits for it."""
+        """True if a call is in ``changing``, or waits for its turn."""
         return self._lock.locked()
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
         """Wait for the turn to change the group, and have it for the duration of the block.
 
-        Raises ``CoordinatorNotAvailableError`` after ``offsets.commit.timeout.ms``: a change before is late, and calls
-        must not pile up behind it.
+        Raises ``CoordinatorNotAvailableError`` after ``offsets.commit.timeout.ms``, because calls must not pile up
+        behind a change that is late.
         """
         try:
             async with asyncio.timeout(ACKNOWLEDGED_WITHIN_S):

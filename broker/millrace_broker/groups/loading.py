@@ -27,7 +27,11 @@ _logger: Final = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class LoadedGroup:
-    """Group as its records leave it; ``value`` is None for a group that is not a classic one with members."""
+    """Group while its records are being loaded.
+
+    ``value`` is the record of a classic group, None after its tombstone and for other groups. ``parts`` has the records
+    of a consumer group.
+    """
 
     value: bytes | None = None
     parts: LoadedConsumerGroup | None = None

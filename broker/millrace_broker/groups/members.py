@@ -64,7 +64,7 @@ class MemberMetadata:
 
 
 class GroupMembers:
-    """Members of one group by member id, in the order in which they joined."""
+    """Members of one group by member id, in joining order."""
 
     def __init__(self) -> None:
         self._members: Final[dict[str, MemberMetadata]] = {}
@@ -156,7 +156,7 @@ class GroupMembers:
 
     @property
     def have_all_joined(self) -> bool:
-        """Whether each member has an open JoinGroup call."""
+        """True if each member has an open JoinGroup call."""
         return self._awaiting_join == len(self._members)
 
     def set_leader(self, member_id: str) -> None:

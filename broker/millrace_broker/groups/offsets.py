@@ -25,9 +25,10 @@ NO_EXPIRY: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """Committed offset of a partition; ``position`` is the offset of its record in the offsets topic.
+    """Committed offset of a partition, Kafka's ``OffsetAndMetadata``.
 
-    ``expire_timestamp_ms`` is set for records of value version 1 only, and -1 otherwise.
+    ``position`` is the offset of its record in the offsets topic. ``expire_timestamp_ms`` is set for records of value
+    version 1 only, and -1 otherwise.
     """
 
     offset: int
@@ -80,7 +81,7 @@ class GroupOffsets:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no offset, neither committed nor pending nor being appended."""
+        """True if the group has no offset, neither committed nor pending nor being appended."""
         return not (self._committed or self._in_flight or self._pending or self._producers_in_flight)
 
     @property

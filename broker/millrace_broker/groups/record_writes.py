@@ -14,7 +14,10 @@ from millrace_broker.groups.states import GroupStateMachine
 
 @dataclass(frozen=True, slots=True)
 class ReplacedMember:
-    """Static member with a new process, and its state before, which holds again if the write fails."""
+    """Static member that was given to a new process.
+
+    The other fields are the member's state before. The state is restored if the write fails.
+    """
 
     member: MemberMetadata
     old_member_id: str
@@ -54,7 +57,7 @@ class RecordWrites:
 
     @property
     def has_assignment(self) -> bool:
-        """Whether the assignment of the present generation is being written. A second one is ignored then."""
+        """True if the assignment of the present generation is being written. A second assignment is ignored then."""
         return any(
             write.generation_id == self._machine.generation_id and write.replaced is None
             for write in self._writes.values()

@@ -20,7 +20,10 @@ NO_MEMBER: Final = ""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """Broker options that hold for all groups; fields have the names of the options."""
+    """Broker options that hold for all groups.
+
+    The fields have the names of the options.
+    """
 
     initial_rebalance_delay_ms: int = 3000
     min_session_timeout_ms: int = 6000
@@ -63,7 +66,7 @@ WITH_MEMBER_EPOCHS: Final = 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Member id, instance id and generation that a member sends with a request.
+    """Member id, instance id and generation in a member's request.
 
     ``kafka_version`` is the version of a Kafka client's OffsetCommit, 0 for clients of millrace.
     """
@@ -95,7 +98,7 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinAnswer:
-    """Answer to a JoinGroup request: the member belongs to a generation.
+    """Answer to a JoinGroup request, which adds the member to a generation.
 
     ``members`` is for the leader, which assigns partitions unless ``skip_assignment`` is set.
     """
@@ -111,14 +114,17 @@ class JoinAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberIdGiven:
-    """Answer to a first JoinGroup request: the client repeats it with this id (``MemberIdRequiredError``)."""
+    """Answer to a JoinGroup request without a member id.
+
+    The client repeats the request with the given id. Clients get this answer as ``MemberIdRequiredError``.
+    """
 
     member_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncAnswer:
-    """Answer to a SyncGroup request: the member's assignment."""
+    """Answer to a SyncGroup request, with the member's assignment."""
 
     protocol_type: str
     protocol_name: str

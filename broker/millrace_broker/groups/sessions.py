@@ -58,7 +58,7 @@ class Sessions:
 
     @property
     def has_pending_members(self) -> bool:
-        """Whether there are such member ids."""
+        """True if a client has a member id that it has not joined with yet."""
         return bool(self._pending)
 
     def is_pending(self, member_id: str) -> bool:

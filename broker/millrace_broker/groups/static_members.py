@@ -1,4 +1,7 @@
-"""Replacement of static members: a new process joins with the ``group.instance.id`` of a member (KIP-345)."""
+"""Replacement of static members (KIP-345).
+
+A static member is replaced when a new process joins with its ``group.instance.id``.
+"""
 
 from __future__ import annotations
 

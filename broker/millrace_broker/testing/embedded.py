@@ -23,9 +23,9 @@ from millrace_broker.server import BrokerServer
 class EmbeddedBroker:
     """Broker in a thread of this process.
 
-    The broker runs from ``__enter__`` (or ``start``) to ``__exit__`` (or ``stop``). Keyword arguments
-    set options by the field names of ``BrokerConfig`` (``num_partitions=4``). The dict ``options`` sets them by Kafka's
-    names (``{"log.retention.ms": "1000"}``). Port 0 takes a free port. After ``stop`` the broker can be started again with
+    The broker runs from ``__enter__`` (or ``start``) to ``__exit__`` (or ``stop``). Keyword arguments set options by
+    the field names of ``BrokerConfig`` (``num_partitions=4``). The dict ``options`` sets them by Kafka's names
+    (``{"log.retention.ms": "1000"}``). Port 0 takes a free port. After ``stop`` the broker can be started again with
     the same data and another free port.
     """
 

@@ -18,9 +18,10 @@ Target = dict[str, Partitions]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignorInput:
-    """Subscriptions of members by topic ids, partition counts of topics, and the target assignment so far.
+    """Input of an assignor, Kafka's ``GroupSpec``.
 
-    ``instance_ids`` has the static members.
+    ``subscriptions`` has the topic ids of each member, and ``partition_counts`` the partition counts of topics.
+    ``target`` is the target assignment so far. ``instance_ids`` has the instance ids of the static members.
     """
 
     subscriptions: Mapping[str, frozenset[UUID]]
@@ -60,7 +61,7 @@ def assign_uniformly(given: AssignorInput) -> Target:
     """Give all members an equal number of partitions, and move as few partitions as possible.
 
     Topics with the same subscribers are balanced together. Each move goes from a member to one that has at least two
-    partitions less, so the squares of the numbers shrink and the loop ends.
+    partitions less. So each move lowers the sum of the squared partition counts, and the loop ends.
     """
     subscribers = given.subscribers()
     target = {
@@ -74,7 +75,7 @@ def assign_uniformly(given: AssignorInput) -> Target:
     kept = {partition for partitions in target.values() for partition in partitions}
     assert len(kept) == sum(map(len, target.values())), "a partition has two members in the target assignment"
     heaps: dict[tuple[str, ...], list[tuple[int, int, str]]] = {}
-    # Topics with few subscribers have fewest choices, so they come first.
+    # Topics with the fewest subscribers have the fewest choices, so they come first.
     for topic in sorted(subscribers, key=lambda topic: (len(subscribers[topic]), topic)):
         members = subscribers[topic]
         heap = heaps.setdefault(members, [(0, place, member_id) for place, member_id in enumerate(members)])

@@ -1,9 +1,9 @@
-"""Members with the classic protocol in a consumer group, and migration of live groups both ways (KIP-848).
+"""Classic members of consumer groups, and migration between the protocols (KIP-848).
 
-A classic group becomes a consumer group when the first member joins with the consumer protocol. It becomes a classic
-group again when the last such member leaves. In between, members of both protocols share the target assignment: the
-epoch of a classic member is its generation, and JoinGroup takes the place of the heartbeat that reports owned
-partitions. Such a member assigns nothing itself. Source: Kafka 4.3's ``GroupMetadataManager``.
+A live classic group becomes a consumer group when the first member joins with the consumer protocol. It becomes a
+classic group again when the last such member leaves. In between, members of both protocols share the target assignment.
+The epoch of a classic member is its generation. A classic member reports its owned partitions with JoinGroup instead of
+a heartbeat, and assigns no partitions itself. Source: Kafka 4.3's ``GroupMetadataManager``.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def sync(group: ConsumerGroup, request: SyncRequest, topics: ClusterTopics) -> S
 
 
 def needs_to_rejoin(group: ConsumerGroup, member: ConsumerMember) -> bool:
-    """Return whether a classic member has to join again, so that it gets on with its reconciliation."""
+    """Return whether a classic member has to join again to continue its reconciliation."""
     if member.epoch < group.epoch or member.state is MemberState.UNREVOKED_PARTITIONS:
         return True
     missing = group.target.get(member.member_id, NO_PARTITIONS) - member.assigned

@@ -78,9 +78,10 @@ def every_topic(names: frozenset[str]) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """ConsumerGroupHeartbeat request; fields that are None have not changed since the last one.
+    """ConsumerGroupHeartbeat request of a member.
 
-    ``visible`` has the rights of the client, with which regular expressions are resolved, as in Kafka.
+    A field that is None has not changed since the last request. ``visible`` returns those of some topics that the
+    client may describe. Regular expressions are resolved to these topics only, as in Kafka.
     """
 
     member_id: str
@@ -98,7 +99,7 @@ class Heartbeat:
 
     @property
     def is_full(self) -> bool:
-        """Whether the request repeats all fields, so that its answer has the assignment."""
+        """True if the request repeats all fields, so that its answer must have the assignment."""
         has_subscription = self.topics is not None or self.regex is not None
         return self.member_epoch == JOIN_EPOCH or (
             self.rebalance_timeout_ms != -1 and has_subscription and self.owned is not None
@@ -106,7 +107,10 @@ class Heartbeat:
 
 
 class HeartbeatAnswer(NamedTuple):
-    """Answer to a heartbeat; ``assignment`` is None if the member has it already."""
+    """Answer to a heartbeat of a member.
+
+    ``assignment`` is None if the member has it already.
+    """
 
     member_id: str
     member_epoch: int
@@ -146,12 +150,12 @@ class ConsumerGroup:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the group has no members."""
+        """True if the group has no members."""
         return not self.members
 
     @property
     def protocol_type(self) -> str:
-        """Type of the groups of consumers."""
+        """The protocol type of consumers."""
         return CONSUMER
 
     def subscribed_topics(self) -> frozenset[str]:

@@ -36,7 +36,7 @@ class MemberState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicMetadata:
-    """What a member of the classic protocol sent with JoinGroup (Kafka's ``ClassicMemberMetadata``)."""
+    """Fields of a classic member's JoinGroup request (Kafka's ``ClassicMemberMetadata``)."""
 
     session_timeout_ms: int
     protocols: Protocols
@@ -46,9 +46,9 @@ class ClassicMetadata:
 class ConsumerMember:
     """Member of a consumer group (Kafka's ``ConsumerGroupMember``).
 
-    ``assigned`` is what the member owns or was offered, ``revoking`` what it has to give up first. ``previous_epoch``
-    is accepted as well, because the answer with the present epoch may be lost. ``regex`` is empty without a regular
-    expression. ``classic`` is set for a member with the classic protocol.
+    ``assigned`` are the partitions that the member owns or was offered. ``revoking`` are those that it has to give up
+    first. ``previous_epoch`` is accepted as well, because the answer with the present epoch may be lost. ``regex`` is
+    empty without a regular expression. ``classic`` is set for a member with the classic protocol.
     """
 
     member_id: str

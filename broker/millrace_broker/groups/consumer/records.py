@@ -1,7 +1,7 @@
 """Consumer groups as records of ``__consumer_offsets``, in Kafka 4.3's formats.
 
 The records of a change are the difference between the group before it and the group after it. A part that differs has a
-value, a part that is gone a tombstone. One batch has all of them.
+record with its value. A part that is gone has a tombstone. One batch has all records of a change.
 """
 
 from __future__ import annotations
@@ -187,7 +187,10 @@ def _owned_topics(partitions: Partitions) -> tuple[OwnedTopic, ...]:
 
 
 class LoadedConsumerGroup:
-    """Consumer group as its records leave it, in any order that compaction may give."""
+    """Consumer group while its records are being loaded.
+
+    The records may come in any order that compaction leaves.
+    """
 
     def __init__(self, group_id: str) -> None:
         self._group_id: Final = group_id
@@ -227,7 +230,7 @@ class LoadedConsumerGroup:
 
     @property
     def is_deleted(self) -> bool:
-        """Whether the group has no record of its own."""
+        """True if the group has no record of its own."""
         return self._epochs is None
 
     def group(self) -> ConsumerGroup | None:
