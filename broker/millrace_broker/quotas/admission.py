@@ -1,7 +1,8 @@
-"""Admission of calls: places for running calls, memory for bytes, room for waiting calls.
+"""Admission of calls, with limits on places, memory and connections.
 
-Kafka's classes are ``RequestChannel`` and ``ConnectionQuotas``. This code runs in the event loop's thread. Each class
-of call (``call_classes``) has its own places and memory, so that no class can take another's.
+A running call takes a place. Its request and its response take memory. Calls that wait for others share memory of their
+own. Kafka's classes are ``RequestChannel`` and ``ConnectionQuotas``. This code runs in the event loop's thread. Each
+class of call (``call_classes``) has its own places and memory, so that no class can take another's.
 
 Invariants
 
@@ -48,7 +49,10 @@ _OPTIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class AdmissionStatistics:
-    """Calls in progress, and how often a limit refused, delayed or ended a call since the start."""
+    """Calls in progress, and the effects of limits since the start.
+
+    ``refused``, ``delayed``, ``gave_way`` and ``evicted`` count the calls that a limit refused, delayed or ended.
+    """
 
     requests: int
     """Running calls of all classes."""
@@ -116,7 +120,7 @@ class Room:
 
     @property
     def is_full(self) -> bool:
-        """Whether all places are taken."""
+        """True if all places are taken."""
         return self.requests >= self._requests_max
 
     async def enter_in_turn(self) -> None:
@@ -286,7 +290,7 @@ class AdmittedCall:
     @contextmanager
     def _waits_for_memory(self) -> Iterator[None]:
         parked = self._admission.parked
-        # The request memory must not count waiting calls here, because they would block each other.
+        # Calls that wait for request memory must not be counted in it, because they would block each other.
         if self._class is CallClass.BROKER or parked.bind(self, PARKED_CALL_BYTES):
             self._give_place()
         try:

@@ -1,12 +1,13 @@
-"""Budget of bytes that calls share, leases of single calls, and size estimates.
+"""Budget of bytes that calls share.
 
-All of it runs in the event loop's thread. A call that needs more bytes than are left waits its turn.
+A lease holds the bytes of one call. The size estimate is for requests of unknown size. This code runs in the event
+loop's thread. A call that needs more bytes than are left waits its turn.
 
 A request is received in steps while less than half of the budget is left. Its call holds at most ``_STEP`` times the
 bytes that have arrived, or ``_FIRST_STEP_BYTES``. So a client that sends the head of a large request alone holds
-little. The calls that need their next step go before other calls. If all bytes belong to calls that wait for their next
-step, the first of them gets the whole rest of its request beyond the budget. It holds all that it needs then, so only
-one request at a time is beyond the budget.
+little. The calls that need their next step go before other calls. All bytes may belong to calls that wait for their
+next step. The first of these calls then gets the whole rest of its request beyond the budget. It holds all that it
+needs then, so only one request at a time is beyond the budget.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class ByteBudget:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether a call waits for bytes."""
+        """True if a call waits for bytes."""
         return bool(self._queue or self._growing)
 
     @property
@@ -157,7 +158,10 @@ class ByteBudget:
 
 
 class _Growth(NamedTuple):
-    """What a call holds and wants that waits for the next step of its request."""
+    """Memory of a call that waits for its request's next step.
+
+    The call holds ``held_bytes``, and waits for ``step_bytes``. ``rest_bytes`` is the whole rest of its request.
+    """
 
     held_bytes: int
     step_bytes: int
@@ -165,10 +169,11 @@ class _Growth(NamedTuple):
 
 
 class SizeEstimate:
-    """Estimate of the next body's size, which is unknown until its reception, from recent bodies.
+    """Estimate of the next body's size from recent bodies.
 
-    The estimate follows larger bodies at once and smaller bodies slowly. A burst of large bodies is held back from its
-    second body on. Small bodies soon have many receptions at a time.
+    The size of a body is unknown until its reception. The estimate follows larger bodies at once and smaller bodies
+    slowly. So a burst of large bodies is delayed from its second body on, and many small bodies are soon received at a
+    time.
     """
 
     def __init__(self, first_bytes: int) -> None:
@@ -185,7 +190,10 @@ class SizeEstimate:
 
 
 class Lease:
-    """Bytes of a budget held by one call, which gives them back when it ends at the latest."""
+    """Bytes of a budget that one call holds.
+
+    The call gives them back when it ends at the latest.
+    """
 
     def __init__(self, budget: ByteBudget) -> None:
         self._budget = budget

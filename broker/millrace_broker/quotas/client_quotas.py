@@ -1,15 +1,15 @@
-"""Quotas of clients: what calls may use, what they have used, and how long their clients are throttled.
+"""Quotas of clients, Kafka's ``ClientQuotaManager``.
 
-Kafka's classes are ``ClientQuotaManager``, ``ClientRequestQuotaManager`` and ``ControllerMutationQuotaManager``. This
-code runs in the event loop's thread. It is no part of admission, which bounds the broker's own resources for all
-clients together.
+This code counts the clients' use of their quotas, and decides for how long clients are throttled. It also has the part
+of Kafka's ``ClientRequestQuotaManager`` and ``ControllerMutationQuotaManager``. It runs in the event loop's thread, and
+is separate from admission, which bounds the broker's own resources for all clients together.
 
 Invariants
 
 - A call is counted once, after its work. Its client is throttled until the debt of the quotas it used is paid.
 - All clients that share a quota (``quota_table``) share one bucket.
-- A bucket that is full is as a new one. Therefore full buckets may be forgotten, which bounds their number.
-- Without any quota, a listener reads ``is_active`` once for each call, and nothing else is done.
+- A full bucket is equal to a new one. Full buckets may therefore be removed, which bounds their number.
+- Without any quota, the only cost of a call is that the listener reads ``is_active`` once.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CONSUMING_CALLS: Final = frozenset(("Fetch", "ShareFetch", "ReadRange", "ReadRan
 _PRODUCING_CALL: Final = "Produce"
 _EXEMPT_CALLS: Final = frozenset(("SaslHandshake", "SaslAuthenticate"))
 _BUDGETS_MAX: Final = 10_000
-"""Number of buckets from which full ones are forgotten."""
+"""Number of buckets from which on full ones are removed."""
 _RATE_S: Final = 10.0
 """Time constant of the measured rates."""
 _PERCENT: Final = 100.0
@@ -55,7 +55,7 @@ class QuotaUse:
     user: str
     client_id: str
     rate: float
-    """What is used of it a second, in the unit of the quota, over the last seconds."""
+    """Use per second over the last seconds, in the unit of the quota."""
     throttled_s: float
     """Sum of the times for which clients were throttled."""
 
@@ -86,7 +86,10 @@ class _Budget:
 
 
 class Usage:
-    """What one call uses of its client's quotas. A handler's context has it, unless no quota applies."""
+    """Use of its client's quotas by one call.
+
+    A handler's context has the usage, unless no quota applies.
+    """
 
     __slots__ = (
         "_budgets",
@@ -120,7 +123,7 @@ class Usage:
         self.has_mutations = False
         self.is_settled = False
         self.is_strict = False
-        """Whether mutations beyond the quota are refused. Otherwise their client is throttled (KIP-599)."""
+        """True if mutations beyond the quota are refused. Otherwise their client is throttled (KIP-599)."""
 
     def measured(self, work: Coroutine[Any, Any, _T]) -> Coroutine[Any, Any, _T]:
         """Return ``work``, with its processor time measured if that is limited."""
@@ -209,7 +212,7 @@ class ClientQuotas:
 
     def __init__(self, config: BrokerConfig, monotonic: Callable[[], float]) -> None:
         self.is_active = False
-        """Whether any user or client id has a quota."""
+        """True if any user or client id has a quota."""
         self.connections: Final = ConnectionRates(config, monotonic)
         self._monotonic: Final = monotonic
         self._window_s: Final = float(config.quota_window_size_seconds)

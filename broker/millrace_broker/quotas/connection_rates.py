@@ -1,7 +1,7 @@
-"""Rates of new connections: of the broker, of each listener, and of each address (KIP-612).
+"""Limits on the rates of new connections (KIP-612).
 
-Kafka's class is ``ConnectionQuotas``. This code runs in the event loop's thread. ``connections`` bounds the number of
-open connections instead.
+The broker, each listener and each address have a rate. Kafka's class is ``ConnectionQuotas``. This code runs in the
+event loop's thread. ``connections`` bounds the number of open connections instead.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ _UNLIMITED: Final = 2**31 - 1
 _WAIT_S_MAX: Final = 5.0
 """Longest wait of a new connection for its listener or broker. A connection says nothing for ten seconds at most."""
 _ADDRESSES_MAX: Final = 10_000
-"""Number of buckets from which full ones are forgotten, because a full bucket is as a new one."""
+"""Number of buckets from which on full ones are removed, because a full bucket is equal to a new one."""
 
 
 class Delay(NamedTuple):
-    """Wait of a new connection in seconds, and whether the connection is closed then."""
+    """Wait of a new connection, in seconds.
+
+    If ``is_refused`` is true, the connection is closed after the wait.
+    """
 
     wait_s: float
     is_refused: bool
@@ -45,7 +48,7 @@ class ConnectionRates:
         self._exempt = ""
         """Listener between brokers if there are others, which does not count for the broker's rate."""
         self.is_active = False
-        """Whether any connection may have to wait."""
+        """True if any connection may have to wait."""
         self.take_config(config)
         self.delayed = 0
         self.refused = 0

@@ -20,7 +20,7 @@ from millrace.errors import ThrottledError
 from millrace_broker.quotas.call_classes import CallClass
 
 ACTIVE_CONNECTION_S: Final = 10.0
-"""How long a connection counts after its last call if the listener does not see its end."""
+"""Time for which a connection counts after its last call if the listener does not see its end."""
 _LOOKED_AGAIN_S: Final = 0.1
 """Interval of checks for idle connections while a room is full."""
 _ROOMS: Final = {
@@ -35,13 +35,16 @@ _ROOMS: Final = {
 class _Connection:
     room: CallClass
     is_open: bool
-    """Whether the connection is known to be open until ``closed``."""
+    """True if the listener reports the end of the connection with ``closed``."""
     calls: int = 0
     last_seen: float = 0.0
 
 
 class Connections:
-    """Connections by the listener's key, because two listeners may each have one from the same address and port."""
+    """Connections by the keys that listeners give them.
+
+    An address and port is not enough as a key, because two listeners may each have a connection from the same one.
+    """
 
     def __init__(self, maxima: Mapping[CallClass, int], monotonic: Callable[[], float]) -> None:
         self.maxima: Final = dict(maxima)

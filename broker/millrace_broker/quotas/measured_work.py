@@ -1,4 +1,7 @@
-"""Processor time of a coroutine, over all of its steps in the event loop."""
+"""Measurement of a coroutine's processor time.
+
+The time is the sum over all steps of the coroutine in the event loop.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ _T = TypeVar("_T")
 
 
 class MeasuredWork(Coroutine[Any, Any, _T], Generator[Any, Any, _T]):
-    """Coroutine that runs another one and adds up the time of its steps. Waits take none."""
+    """Coroutine that runs another one and measures its processor time.
+
+    Waits take no processor time.
+    """
 
     def __init__(self, work: Coroutine[Any, Any, _T], thread_time: Callable[[], float]) -> None:
         self._work: Final = work

@@ -1,7 +1,7 @@
-"""Memory of calls that wait for others, and early answers when it is full.
+"""Memory of calls that wait for others.
 
-A *poll* is a call that may be answered empty at any time, such as a long-poll fetch. Other calls (acks=all, joins) are
-*bound* to wait, because a timeout is their only early answer.
+Polls are answered early when the memory is full. A *poll* is a call that may be answered empty at any time, such as a
+long-poll fetch. Other calls (acks=all, joins) are *bound* to wait, because a timeout is their only early answer.
 
 Invariants
 

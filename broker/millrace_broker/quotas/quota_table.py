@@ -40,9 +40,9 @@ class QuotaTable:
     def __init__(self, quotas: Quotas) -> None:
         self._by_parts = {entity.parts: values for entity, values in quotas.items() if values}
         self.has_clients = any(parts[0][0] != IP for parts in self._by_parts)
-        """Whether any user or client id has a quota."""
+        """True if any user or client id has a quota."""
         self.has_ips = any(parts[0][0] == IP for parts in self._by_parts)
-        """Whether any address has a quota."""
+        """True if any address has a quota."""
 
     def limit(self, key: str, user: str, client_id: str) -> Limit | None:
         """Return the limit of a client for a key; None if there is none."""

@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from typing import Final, Protocol
 
 GIVE_WAY_S: Final = 5.0
-"""How long a reception may be without progress while other calls wait. TCP repeats a lost packet four times before."""
+"""Time that a reception may be without progress while other calls wait. TCP repeats a lost packet four times before."""
 _PROGRESS: Final = 4
 _LOOK_S: Final = 0.5
-"""Interval of the looks at the receptions while a call waits."""
+"""Interval of the checks of the receptions while a call waits."""
 
 
 class Reception(Protocol):
@@ -43,7 +43,7 @@ class Reception(Protocol):
 
 
 class _Progress:
-    """Bytes of a reception at its last progress, and the time of it."""
+    """Bytes and time of a reception's last progress."""
 
     __slots__ = ("bytes", "since_s")
 

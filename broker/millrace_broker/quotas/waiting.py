@@ -1,4 +1,4 @@
-"""Marking of waits for others, for the call that a task works for.
+"""Marking of a call while it waits for others.
 
 A call that waits for replicas, members or records is *parked*: it takes no place among the running requests. The
 waiting code may be far from the listener, so the call is in a context variable.

@@ -7,7 +7,7 @@ bits of a number.
 Invariants
 
 - An index is never changed. A change of ACLs makes another index, which shares all parts that stay the same.
-- A denial wins over each permission, whatever their patterns and hosts.
+- A denial takes precedence over each permission, whatever their patterns and hosts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Entries = frozenset[AccessControlEntry]
 
 
 class Bits(NamedTuple):
-    """Operations that are allowed, and those that are denied, as bits by their numbers."""
+    """Allowed and denied operations, as bits by the operations' numbers."""
 
     allowed: int
     denied: int
@@ -43,7 +43,7 @@ class Bits(NamedTuple):
 _NO_BITS: Final = Bits(0, 0)
 _ALL_BITS: Final = sum(1 << each for each in AclOperation)
 _ANYONE: Final = ""
-"""Key of the patterns with any ACL, of whichever principal."""
+"""Key of the patterns that have an ACL of any principal."""
 
 Hosts = Mapping[str, Bits]
 """Bits of a principal on a pattern, by the host's address, or ``*``."""
@@ -72,7 +72,7 @@ _Key = tuple[ResourceType, str]
 
 
 class AclIndex:
-    """All ACLs of a cluster, as they decide."""
+    """All ACLs of a cluster, in the form that decisions use."""
 
     def __init__(
         self,

@@ -1,8 +1,9 @@
-"""ACLs in the metadata store, with the nodes of Kafka 3.9, and in memory.
+"""ACLs in the metadata store, and their copy in memory.
 
-Kafka's classes are ``AclAuthorizer``, ``ZkAclStore`` and ``KafkaZkClient``. A pattern has one node with all of its
-entries. A change reads the node, and writes it with the version that was read. If another broker was faster, the
-change is made again on what that broker wrote. Each change has a notice, by which the other brokers read the node.
+The store has the same nodes as Kafka 3.9. Kafka's classes are ``AclAuthorizer``, ``ZkAclStore`` and ``KafkaZkClient``.
+A pattern has one node with all of its entries. A change reads the node, and writes it with the version that was read.
+If another broker was faster, the change is made again on what that broker wrote. Each change has a notice, by which the
+other brokers read the node.
 
 Invariants
 
@@ -53,7 +54,7 @@ class AclStore:
         self._coordination: Final = coordination
         self._notices: Final = notices
         self.index = AclIndex()
-        """The ACLs as they decide. Each change replaces it."""
+        """The ACLs in the form that decisions use. Each change replaces the index."""
         for pattern_type in (PatternType.LITERAL, PatternType.PREFIXED):
             for resource_type in _TYPES:
                 ensure_path(coordination, paths.acl_type_path(pattern_type, resource_type))

@@ -1,14 +1,15 @@
-"""Delegation tokens of a cluster, stored and decided as in Kafka (KIP-48, KIP-373).
+"""Delegation tokens of a cluster (KIP-48, KIP-373).
 
-Kafka's classes are ``DelegationTokenManagerZk`` and ``DelegationTokenCache``. A token is an id and an HMAC of the id,
-with a key that all brokers have. A client uses the id as the user, and the HMAC in Base64 as the password of SCRAM.
+The nodes in the metadata store and the rules are Kafka's. Kafka's classes are ``DelegationTokenManagerZk`` and
+``DelegationTokenCache``. A token is an id and an HMAC of the id, with a key that all brokers have. A client uses the id
+as the user, and the HMAC in Base64 as the password of SCRAM.
 
 Invariants
 
 - ``_tokens`` has only tokens that were read from the store or written to it.
 - A change and its notice are one transaction.
 - Changes and reloads run in the administration thread. Any thread may read.
-- Expired tokens are never accepted. ``remove_expired`` deletes them from time to time.
+- Expired tokens are never accepted. Regular calls of ``remove_expired`` delete them.
 - No HMAC and no key is in a message, in the store, or in a ``repr``.
 """
 
@@ -59,7 +60,7 @@ class TokenLifetimes:
 
 
 class TokenLogin(NamedTuple):
-    """What a listener needs to authenticate a client with a token."""
+    """Credential, owner and end of a token, for a login."""
 
     credential: ScramCredential
     owner: str
@@ -95,7 +96,7 @@ class DelegationTokens:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether the broker has the secret key."""
+        """True if the broker has the secret key."""
         return bool(self._key)
 
     # --- what is read -------------------------------------------------------------------------------------------

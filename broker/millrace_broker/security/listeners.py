@@ -1,6 +1,7 @@
-"""Security of one listener: its certificates, the principals of its connections, and whether they are brokers.
+"""Security of one listener.
 
-Kafka's classes are ``SslChannelBuilder`` and ``KafkaPrincipalBuilder``.
+The code keeps the listener's certificates, finds the principals of its connections, and recognises brokers. Kafka's
+classes are ``SslChannelBuilder`` and ``KafkaPrincipalBuilder``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class ListenerTls(NamedTuple):
-    """What a listener's stores are made into."""
+    """TLS context and certificate, made from a listener's stores."""
 
     context: ssl.SSLContext
     material: TlsMaterial

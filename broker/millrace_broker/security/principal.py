@@ -11,7 +11,10 @@ USER: Final = "User"
 
 @dataclass(frozen=True, slots=True)
 class KafkaPrincipal:
-    """Kafka's ``KafkaPrincipal``: a type, and a name that is unique in the type."""
+    """Kafka's ``KafkaPrincipal``.
+
+    The name is unique among the principals of the type.
+    """
 
     type: str
     name: str

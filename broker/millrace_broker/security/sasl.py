@@ -1,14 +1,14 @@
-"""SASL of a listener: one conversation for each connection, whatever carries its messages (KIP-43, KIP-152, KIP-368).
+"""SASL of a listener (KIP-43, KIP-152, KIP-368).
 
-Kafka's classes are ``SaslServerAuthenticator``, ``PlainServerCallbackHandler``, ``ScramSaslServer`` and
-``OAuthBearerSaslServer``.
+Each connection has one conversation, in Kafka's protocol and in gRPC. Kafka's classes are ``SaslServerAuthenticator``,
+``PlainServerCallbackHandler``, ``ScramSaslServer`` and ``OAuthBearerSaslServer``.
 
 Invariants
 
 - Before authentication, a connection may only ask for versions and authenticate.
 - After a failure, a conversation accepts nothing, and its connection is closed.
-- An unknown user and a wrong password look the same, also in time: an unknown user gets a challenge too, like those of
-  known users.
+- The answers to an unknown user and to a wrong password are the same, also in time. An unknown user therefore gets a
+  challenge like those of known users.
 - A later authentication of the same connection has the same principal.
 """
 
@@ -42,7 +42,8 @@ _BEARER: Final = re.compile(
 )
 """A client's message of OAUTHBEARER, whose extensions (KIP-342) nothing reads.
 
-The first ``auth`` has the token. The event loop matches messages of unknown clients, so that the time must be linear.
+The first ``auth`` has the token. The event loop matches messages of unknown clients, so the match must take linear
+time.
 """
 _SECRET: Final = secrets.token_bytes(32)
 """Key of the salts for unknown users while no user has a credential."""
@@ -59,12 +60,12 @@ TokenLookup = Callable[[str, str], TokenLogin | None]
 
 
 class Logins(NamedTuple):
-    """Where a broker finds the credentials of SCRAM."""
+    """Look-ups of a broker's SCRAM credentials."""
 
     users: ScramLookup
     tokens: TokenLookup
     models: ScramLookup
-    """Credential of some user, like which the challenge of an unknown user looks, at all brokers."""
+    """Credential of some user, the same at all brokers. The challenge for an unknown user is like that user's."""
 
 
 class SaslToken(NamedTuple):
@@ -82,7 +83,7 @@ class _Mechanism(Protocol):
     expires_s: float
     """End of the validity of what the client has shown, in seconds since the epoch."""
     is_token: bool
-    """Whether the client has shown a delegation token."""
+    """True if the client has shown a delegation token."""
 
     async def evaluate(self, token: bytes) -> tuple[bytes, bool]:
         """Return the answer to a message, and whether the client is authenticated.
@@ -117,7 +118,10 @@ class _Plain:
 
 
 class _Scram:
-    """SCRAM: the client proves that it knows its password, or the HMAC of a delegation token (KIP-48)."""
+    """SCRAM (RFC 5802), also for delegation tokens (KIP-48).
+
+    The client proves that it knows its password, or the HMAC of a token.
+    """
 
     def __init__(self, mechanism: str, logins: Logins) -> None:
         self._logins: Final = logins
@@ -170,9 +174,10 @@ class _Gssapi:
 
 
 class _OAuthBearer:
-    """OAUTHBEARER (RFC 7628): the client sends a token that a provider has signed.
+    """OAUTHBEARER (RFC 7628).
 
-    A refused client gets the reason at once, and not after another message, as in RFC 7628.
+    The client sends a token that a provider has signed. A refused client gets the reason at once, and not after another
+    message, as in RFC 7628.
     """
 
     def __init__(self, validator: TokenValidator) -> None:
@@ -198,7 +203,8 @@ class _OAuthBearer:
 def _credential_of_nobody(mechanism: str, username: str, model: ScramCredential | None) -> ScramCredential:
     """Return a credential that no password has. A user has the same one at each time and at each broker.
 
-    The salt and the iterations are like those of ``model``, because each tool makes others.
+    The salt and the iterations are like those of ``model``, because they differ between the tools that make
+    credentials.
     """
     key, like, iterations = _SECRET, bytes(_SALT_BYTES), ITERATIONS_MIN
     if model is not None:
@@ -232,9 +238,9 @@ class SaslConversation:
         self.principal: KafkaPrincipal | None = None
         """The authenticated principal; None before."""
         self.is_token = False
-        """Whether the client has authenticated with a delegation token."""
+        """True if the client has authenticated with a delegation token."""
         self.has_failed = False
-        """Whether the connection has to be closed."""
+        """True if the connection has to be closed."""
 
     @property
     def mechanisms(self) -> Collection[SaslMechanism]:

@@ -1,6 +1,7 @@
-"""Validation of OAUTHBEARER's tokens, which an OpenID provider signs (KIP-768, RFC 7515 to 7519, RFC 8725).
+"""Validation of OAUTHBEARER tokens that an OpenID provider signs (KIP-768).
 
-Kafka's classes are ``BrokerJwtValidator`` and ``RefreshingHttpsJwks``.
+The relevant standards are RFC 7515 to 7519 and RFC 8725. Kafka's classes are ``BrokerJwtValidator`` and
+``RefreshingHttpsJwks``.
 
 Invariants
 
@@ -53,11 +54,11 @@ class ValidToken(NamedTuple):
 
     principal_name: str
     expires_s: float
-    """End of its validity with the difference of the clocks, in seconds since the epoch."""
+    """End of its validity, with the allowed clock skew, in seconds since the epoch."""
 
 
 class _PublicKey(NamedTuple):
-    """A key of the provider, and what it verifies."""
+    """A key of the provider, and the algorithms that it verifies."""
 
     key: Key
     key_id: str

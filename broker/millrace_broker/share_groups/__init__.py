@@ -2,16 +2,16 @@
 
 Pure parts:
 
-``in_flight``  delivery states of the records of one partition
-``members``    members of a group, and their assignments
-``records``    delivery states as records of ``__share_group_state``
+* ``in_flight``  delivery states of the records of one partition
+* ``members``    members of a group, and their assignments
+* ``records``    delivery states as records of ``__share_group_state``
 
 Parts that act:
 
-``sources``      sources of records: a log of this broker, or the leader on another broker
-``partition``    one share partition, with its records, its locks and their timer
-``shard``        groups of one partition of ``__share_group_state``
-``coordinator``  all share groups of this broker; handlers call it
+* ``sources``      sources of records, which are logs of this broker or leaders on other brokers
+* ``partition``    one share partition, with its records, its locks and their timer
+* ``shard``        groups of one partition of ``__share_group_state``
+* ``coordinator``  all share groups of this broker; handlers call it
 """
 
 from millrace_broker.share_groups.coordinator import (

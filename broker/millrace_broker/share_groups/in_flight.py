@@ -1,8 +1,8 @@
-"""Delivery states of the records of one share partition, a pure state machine.
+"""Delivery states of one share partition's records, as a state machine.
 
-Neighbouring offsets with the same state form a *batch* (Kafka's ``InFlightBatch``). Each offset between
-``start_offset`` and ``end_offset`` is in one batch. Offsets before the start are complete. Offsets from the end on were
-never read.
+The code is pure. Neighbouring offsets with the same state form a *batch* (Kafka's ``InFlightBatch``). Each offset
+between ``start_offset`` and ``end_offset`` is in one batch. Offsets before the start are complete. Offsets from the end
+on were never read.
 
 Invariants
 
@@ -44,7 +44,7 @@ class Acknowledgement(Enum):
     RELEASE = 2
     REJECT = 3
     RENEW = 4
-    """The record is still processed: its lock begins again (KIP-1222)."""
+    """The record is still being processed, so its lock begins again (KIP-1222)."""
 
 
 _COMPLETE: Final = (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)
@@ -52,7 +52,10 @@ _COMPLETE: Final = (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)
 
 @dataclass(frozen=True, slots=True)
 class InFlightBatch:
-    """Offsets ``first`` to ``last`` (inclusive) in one state; acquired ones have ``member_id`` and ``deadline_ms``."""
+    """Offsets ``first`` to ``last`` (inclusive) in one state.
+
+    A batch of acquired offsets has a ``member_id`` and a ``deadline_ms``, at which its lock ends.
+    """
 
     first: int
     last: int
@@ -73,7 +76,10 @@ class InFlightBatch:
 
 @dataclass(frozen=True, slots=True)
 class ReadRange:
-    """Offsets ``first`` to ``last`` of a read: a record batch, or offsets without records."""
+    """Offsets ``first`` to ``last`` (inclusive) of a read.
+
+    They belong to one record batch, or have no records.
+    """
 
     first: int
     last: int
@@ -206,8 +212,8 @@ class InFlightRecords:
     ) -> list[InFlightBatch]:
         """Deliver at most ``records_max`` of the read records to a member, in order.
 
-        With ``whole_batches``, the record batch that reaches ``records_max`` is delivered to its end, so that it is
-        not read and sent again for its other records. ``locks_max`` holds all the same.
+        With ``whole_batches``, the record batch that reaches ``records_max`` is delivered to its end. Otherwise the
+        batch would be read and sent again for its other records. ``locks_max`` remains a limit.
         """
         if not ranges:
             return []
@@ -304,7 +310,7 @@ class InFlightRecords:
                 room -= last - first + 1
         return batches
 
-    # --- acknowledge, release------------------------------------------------------------------------------
+    # --- acknowledge, release -----------------------------------------------------------------------------
 
     def acknowledge(
         self, member_id: str, acknowledgements: Iterable[tuple[int, int, Acknowledgement]], now_ms: int

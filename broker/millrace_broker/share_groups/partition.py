@@ -1,4 +1,6 @@
-"""Share partition: delivery states with their records, their locks and the fetches that wait.
+"""Share partition, Kafka's ``SharePartition``.
+
+It has the delivery states with their records, their locks, and the fetches that wait.
 
 Invariants
 

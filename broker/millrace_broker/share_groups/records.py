@@ -1,8 +1,8 @@
 """Delivery states as records of ``__share_group_state``: Kafka's ``ShareSnapshot`` and ``ShareUpdate``.
 
 Kafka writes a snapshot now and then and updates in between, into a topic that it prunes itself. Here the topic is
-compacted, and each record is a snapshot. ``group.share.partition.max.record.locks`` bounds its size. Updates are read,
-for a partition that Kafka wrote. Values are flexible (KIP-482), keys are not.
+compacted, and each record is a snapshot. ``group.share.partition.max.record.locks`` bounds its size. Updates are
+read too, because Kafka may have written the topic. Values are flexible (KIP-482), keys are not.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ class SharePartitionKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShareGroupOffset:
-    """State of a share partition in the log (Kafka's class); each snapshot has a greater ``snapshot_epoch``."""
+    """State of a share partition in the log (Kafka's class).
+
+    Each snapshot has a greater ``snapshot_epoch`` than the one before.
+    """
 
     snapshot_epoch: int
     leader_epoch: int

@@ -38,7 +38,10 @@ MemberKey = tuple[str, str]
 
 
 class ShareProgress(NamedTuple):
-    """Progress of a group in a partition: its start offset, and the number of complete offsets after it."""
+    """Progress of a group in a partition.
+
+    ``complete_count`` is the number of complete offsets after the start offset.
+    """
 
     start_offset: int
     complete_count: int
@@ -83,7 +86,7 @@ class ShareShard:
         self._settings: Final = settings
         self._heartbeats: Final = heartbeats
         self._states: Final[dict[SharePartitionKey, ShareGroupOffset]] = {}
-        """Loaded states of partitions that were not fetched since."""
+        """Loaded states of partitions that were not fetched since the load."""
         self._groups: Final[dict[str, ShareGroup]] = {}
 
     # --- life ----------------------------------------------------------------------------------------------

@@ -47,7 +47,10 @@ _SourceKey = tuple[bytes, int, bool]
 
 
 class Read(NamedTuple):
-    """Record batches that were read, and the filter of those that members may get."""
+    """Record batches that were read, with a filter.
+
+    The filter selects the batches that members may get.
+    """
 
     records: bytes
     filter: CommittedFilter
@@ -90,7 +93,10 @@ class Source(Protocol):
 
 
 class Sources:
-    """Sources of all partitions that share groups read, for the event loop's thread."""
+    """Sources of all partitions that share groups read.
+
+    The class is for the event loop's thread.
+    """
 
     def __init__(
         self,

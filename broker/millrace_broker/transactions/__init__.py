@@ -2,18 +2,18 @@
 
 Pure parts, which decide and never wait:
 
-``metadata``          state of a transactional id, and its records in ``__transaction_state``
-``states``            transitions of a transactional id, event by event
-``external_commits``  several producers that are committed as one, under an external id
-``attempts``          the attempt that may commit under an external id, and the fenced ones
-``state_manager``     all transactional ids of one partition of ``__transaction_state``
+* ``metadata``          state of a transactional id, and its records in ``__transaction_state``
+* ``states``            transitions of a transactional id, event by event
+* ``external_commits``  several producers that are committed as one, under an external id
+* ``attempts``          the attempt that may commit under an external id, and the fenced ones
+* ``state_manager``     all transactional ids of one partition of ``__transaction_state``
 
 Parts that act:
 
-``shard``        the state manager of a partition with its log, its timers and its markers
-``markers``      markers, written to the partitions of a transaction
-``peer_calls``   calls to other brokers
-``coordinator``  all transactional ids of this broker; handlers call it
+* ``shard``        the state manager of a partition with its log, its timers and its markers
+* ``markers``      markers, written to the partitions of a transaction
+* ``peer_calls``   calls to other brokers
+* ``coordinator``  all transactional ids of this broker; handlers call it
 """
 
 from millrace_broker.transactions.attempts import Attempt

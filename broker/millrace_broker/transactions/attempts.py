@@ -28,7 +28,10 @@ FORMER_ATTEMPTS_MAX: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """Execution of an epoch; ``retention_ms`` is the time after which an unused external id expires, 0 for never."""
+    """Execution of an epoch of an external id.
+
+    ``retention_ms`` is the time after which the unused external id expires, 0 for never.
+    """
 
     external_id: str
     external_epoch: int

@@ -37,7 +37,10 @@ from millrace_broker.transactions.shard import IdleConditions, TransactionShard
 
 @dataclass(frozen=True, slots=True)
 class TransactionStatistics:
-    """Number of transactional ids by state, of ended transactions by outcome, and of waiting calls."""
+    """Numbers of transactional ids, ended transactions and waiting calls.
+
+    Transactional ids are counted by state, ended transactions by outcome.
+    """
 
     by_state: Mapping[str, int]
     ended: Mapping[str, int]

@@ -1,12 +1,12 @@
 """Commit of several producers as one, under an external id.
 
-A caller with many producers for one purpose, such as Spark with one producer for each task attempt, decides at the end
-which of them count. The external id names the purpose (a query). The external epoch names the step (its micro-batch).
-An epoch is committed once. A caller that repeats the commit after a crash learns that, and the records of the
-repetition are aborted.
+A caller may have many producers for one purpose. Spark, for example, has one producer for each task attempt. The caller
+decides at the end which of the producers count. The external id names the purpose (a query). The external epoch names
+the step (its micro-batch). An epoch is committed once. A caller that repeats the commit after a crash learns that, and
+the records of the repetition are aborted.
 
-The records of all producers and the record of the external id are one batch of the log, so that a crash leaves all of
-them or none. All producers are therefore in one partition of ``__transaction_state``: they are initialised with the
+The records of all producers and the record of the external id are one batch of the log. A crash therefore leaves all of
+them or none. So all producers must be in one partition of ``__transaction_state``. They are initialised with the
 external id as ``coordinator_key``. The ``transaction.timeout.ms`` of each producer must cover the time from its first
 record to this commit. A producer that has timed out makes the whole commit impossible.
 
@@ -38,7 +38,10 @@ class TransactionalProducer(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitDecision:
-    """Result of a commit; ``commit`` is the external id's new state, None if it does not change."""
+    """Result of a commit under an external id.
+
+    ``commit`` is the new state of the external id, None if it does not change.
+    """
 
     transactions: tuple[TransactionMetadata, ...]
     commit: ExternalCommit | None
@@ -66,9 +69,9 @@ def decide(
     transaction is ignored. ``in_use`` are the transactional ids that are in use under the external id. With an
     ``attempt``, those among them that belong to neither list are fenced.
 
-    Raises ``InvalidTxnStateError`` if a producer of ``committed`` has no open transaction or is fenced,
-    ``ProducerFencedError`` if the attempt is fenced, ``InvalidRequestError`` for a request that contradicts itself.
-    Nothing may be written then.
+    Raises ``InvalidTxnStateError`` if a producer of ``committed`` has no open transaction or is fenced. Raises
+    ``ProducerFencedError`` if the attempt is fenced, and ``InvalidRequestError`` for a request that contradicts itself.
+    The caller must then write nothing.
     """
     _check(external_id, external_epoch, [*committed, *aborted])
     if last is not None and attempts.was_committed(last, external_epoch):

@@ -45,7 +45,10 @@ class OffsetCommits(Protocol):
 
 
 class Markers:
-    """Writer of markers: to partitions of this broker directly, to others through their leaders."""
+    """Writer of markers to partitions of any broker.
+
+    A marker for a partition that this broker leads is appended here. Other markers are sent to the leaders.
+    """
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ IDLE: Final = frozenset((TransactionState.EMPTY, TransactionState.COMPLETE_COMMI
 
 
 class ProducerIdAndEpoch(NamedTuple):
-    """Producer id and epoch of the producer that has a transactional id now (Kafka's class)."""
+    """Producer id and epoch of a transactional id's producer (Kafka's class)."""
 
     producer_id: int
     epoch: int
@@ -77,17 +77,17 @@ class TransactionMetadata:
 
     @property
     def has_epochs_left(self) -> bool:
-        """Whether the epoch can be raised for the same producer id."""
+        """True if the epoch can be raised for the same producer id."""
         return self.epoch < LAST_EPOCH
 
     @property
     def is_open(self) -> bool:
-        """Whether a transaction has begun and some of its markers may be missing."""
+        """True if a transaction has begun and some of its markers may be missing."""
         return self.state in OPEN or self.state in PREPARED
 
     @property
     def is_committed(self) -> bool:
-        """Whether the last transaction is committed, or its commit is prepared."""
+        """True if the last transaction is committed, or its commit is prepared."""
         return self.state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
 
     def record(self) -> StateRecord:

@@ -1,4 +1,7 @@
-"""Calls to other brokers: markers to partition leaders, verification and additions at another coordinator."""
+"""Calls of the transaction coordinator to other brokers.
+
+Partition leaders get markers. Another coordinator verifies partitions of a transaction, or adds partitions and offsets.
+"""
 
 from __future__ import annotations
 

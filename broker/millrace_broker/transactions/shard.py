@@ -1,12 +1,14 @@
-"""Transactional ids of one partition of ``__transaction_state``, with their log, timers and markers.
+"""Transactional ids of one partition of ``__transaction_state``.
+
+The shard has their state, their log, their timers and their markers.
 
 Invariants
 
 - A call is answered after its change is in the log.
 - An open transaction has a timer, which aborts it. A prepared one has a task, which writes its markers.
 - A change whose write has begun is completed, even if its call is cancelled.
-- Within an attempt (see ``attempts``) a numbered id is assigned to one producer. The log does not hold this. After a
-  restart an id without a transaction may be assigned again, and its first producer is fenced.
+- Within an attempt (see ``attempts``) a numbered id is assigned to one producer. The log has no record of the
+  assignment. After a restart an id without a transaction may be assigned again, and its first producer is fenced.
 
 The class is for the event loop's thread, except for ``replay``.
 """
@@ -53,7 +55,10 @@ IdleConditions = Conditions[tuple[int, str]]
 
 @dataclass(frozen=True, slots=True)
 class _Addition:
-    """An addition of partitions to a transaction that waits until the id is idle."""
+    """An addition of partitions to a transaction.
+
+    The addition waits until the transactional id is idle.
+    """
 
     partitions: set[PartitionKey]
     added: asyncio.Future[None]

@@ -45,7 +45,10 @@ from millrace_broker.transactions.metadata import (
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """Change that is written as one batch (Kafka's ``TxnTransitMetadata``), with the ids to delete."""
+    """Change that is written as one batch (Kafka's ``TxnTransitMetadata``).
+
+    ``forgotten`` and ``forgotten_commits`` are the ids to delete.
+    """
 
     transactions: tuple[TransactionMetadata, ...] = ()
     forgotten: tuple[str, ...] = ()

@@ -41,7 +41,7 @@ class SessionRequest(Generic[PartitionT, FetchT]):
 
     @property
     def is_full(self) -> bool:
-        """Whether the request names all partitions."""
+        """True if the request names all partitions."""
         return self.epoch == FIRST_EPOCH
 
 

@@ -73,7 +73,7 @@ class AskEpochEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskLogBounds:
-    """A request for the start and the end of the leader's log (ListOffsets)."""
+    """A request for the bounds of the leader's log (ListOffsets)."""
 
     leader_epoch: int
 
@@ -83,9 +83,10 @@ Question = FetchFrom | AskEpochEnd | AskLogBounds
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """A truncation of the log to this offset; it also forgets the epochs that begin there or later.
+    """A truncation of the log to this offset.
 
-    An epoch that begins at the log end offset is forgotten too.
+    The truncation also removes the leader epochs that begin at this offset or later. An epoch that begins at the log
+    end offset is removed too.
     """
 
     offset: int
@@ -93,7 +94,10 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class StartAt:
-    """A deletion of the whole log; the empty log starts at this offset."""
+    """A deletion of the whole log.
+
+    The empty log starts at this offset.
+    """
 
     offset: int
 
@@ -107,7 +111,10 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class RaiseLogStart:
-    """A higher log start offset, because the leader deleted the records before this offset."""
+    """A higher log start offset.
+
+    The leader has deleted the records before this offset.
+    """
 
     offset: int
 
@@ -163,7 +170,7 @@ class Follower:
 
     @property
     def has_caught_up(self) -> bool:
-        """Whether the log reaches the high watermark that the leader reported last.
+        """True if the log reaches the high watermark that the leader reported last.
 
         Such a follower is in the ISR, or joins it soon.
         """

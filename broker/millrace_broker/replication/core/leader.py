@@ -53,7 +53,10 @@ _DECIDED_ELSEWHERE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterIsr:
-    """An ISR change for the controller to confirm, unless the leader epoch or partition epoch has moved on."""
+    """An ISR change that the leader asks the controller to confirm.
+
+    The controller refuses the change if the leader epoch or the partition epoch has increased meanwhile.
+    """
 
     isr: tuple[int, ...]
     leader_epoch: int

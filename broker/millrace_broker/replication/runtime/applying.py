@@ -24,7 +24,10 @@ _logger: Final = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class Fetched:
-    """A leader's answer to be applied; ``error`` is the reason if it could not be applied."""
+    """A leader's answer that is to be applied to a follower's log.
+
+    ``error`` is the answer's own error, or the reason why the answer could not be applied.
+    """
 
     replica: HostedReplica
     follower: Follower
@@ -34,7 +37,7 @@ class Fetched:
 
     @property
     def takes_at_once(self) -> bool:
-        """Whether the answer needs only a write: no divergence, no fsync, no new file."""
+        """True if the answer needs only a write, without a truncation, an fsync or a new file."""
         return self.answer.diverging is None and self.replica.log.takes_at_once(len(self.answer.records))
 
 

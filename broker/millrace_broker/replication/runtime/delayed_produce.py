@@ -103,7 +103,10 @@ async def _wait(purgatory: Purgatory[PartitionKey], waiting: _Waiting) -> None:
 
 
 class _Waiting(DelayedOperation):
-    """A wait for a condition of the leader; it also ends when this broker stops leading."""
+    """A wait for a condition of the leader.
+
+    The wait also ends when this broker stops leading.
+    """
 
     def __init__(
         self, replica: HostedReplica, condition: Callable[[Leader], bool], timeout_s: float, late: str

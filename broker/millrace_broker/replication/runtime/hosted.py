@@ -42,7 +42,7 @@ class HostedReplica:
 
     @property
     def leads(self) -> bool:
-        """Whether this broker leads the partition."""
+        """True if this broker leads the partition."""
         return isinstance(self.machine.role, Leader)
 
     def check_leads(self) -> None:
@@ -77,7 +77,10 @@ class HostedReplica:
         return is_led_elsewhere or broker_id not in state.assignment.replicas
 
     def note_watermark(self, now_ms: int) -> None:
-        """Take the high watermark over from the log before the role changes, because a lone leader hears no appends."""
+        """Report the log's high watermark to the leader's state machine before the role changes.
+
+        Appends do not report it while ``is_alone`` holds.
+        """
         if self.is_alone:
             self.leader.appended(self.log.high_watermark, now_ms)
 

@@ -1,11 +1,12 @@
-"""Checks that this broker still leads a partition, for answers that must not be older than their questions.
+"""Checks that this broker still leads a partition.
 
-A leader that is cut off from the controller does not learn of its successor. The successor is one of the replicas in
-sync, and it stops following before it leads. So no other broker led when a check began if each replica in sync fetches
-again afterwards, in the leader's epoch, in a request that it has sent after an answer from then on.
+Reads that must see all earlier writes need such a check. A leader that is cut off from the controller does not learn of
+its successor. The successor is one of the replicas in sync, and it stops following before it leads. A check therefore
+waits for another fetch of each replica in sync, in the leader's epoch. The replica must have sent this fetch after an
+answer that the leader sent after the check began. Then no other broker led the partition when the check began.
 
-Invariants: At most one check of a partition runs. Callers that come while it runs wait for the next one, which begins
-after their call. Turns number the checks of all partitions.
+Invariants: At most one check of a partition runs. Calls that come while a check runs wait for the next one, which
+begins after them. Turns number the checks of all partitions.
 
 Source: the reads without log entries of Raft (Ongaro, "Consensus", section 6.4). Kafka has no such check.
 """
@@ -28,7 +29,7 @@ class LeadershipChecks:
     """The checks of all partitions that this broker leads. For the event loop's thread."""
 
     def __init__(self, broker_id: int, sessions: FetchSessions, wake: Callable[[Collection[int]], None]) -> None:
-        """``wake`` has the waiting fetches of these followers answered at once."""
+        """``wake`` answers the waiting fetches of these followers at once."""
         self._broker_id: Final = broker_id
         self._sessions: Final = sessions
         self._wake: Final = wake
@@ -42,7 +43,7 @@ class LeadershipChecks:
     async def check(self, replica: HostedReplica) -> None:
         """Return when it is known that no other broker led the partition when the call began.
 
-        The call may take as long as a replica in sync does not fetch. Raises ``NotLeaderError``.
+        The call waits as long as a replica in sync does not fetch. Raises ``NotLeaderError``.
         """
         key = replica.key
         if replica.leader.maximal_isr == {self._broker_id}:

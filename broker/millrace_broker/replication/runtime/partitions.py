@@ -47,7 +47,10 @@ class ServedPartition(NamedTuple):
 
 
 class LeaderAndEpoch(NamedTuple):
-    """The leader of a partition and its leader epoch; -1 for what is not known."""
+    """The leader of a partition and its leader epoch.
+
+    An unknown leader or epoch is -1.
+    """
 
     leader_id: int
     leader_epoch: int

@@ -29,7 +29,10 @@ def is_throttled(replicas: str, partition: int, broker_id: int) -> bool:
 
 
 class ReplicationQuota:
-    """The rate of all throttled replicas together, in bytes per second; infinite until it is set."""
+    """The quota of all throttled replicas together, Kafka's ``ReplicationQuotaManager``.
+
+    ``bytes_per_s`` is the allowed rate. It is infinite until it is set.
+    """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic: Final = monotonic
@@ -50,7 +53,7 @@ class ReplicationQuota:
 
     @property
     def is_exceeded(self) -> bool:
-        """Whether throttled replicas have to wait."""
+        """True if throttled replicas have to wait."""
         if self.bytes_per_s == math.inf:
             return False
         now = self._monotonic()
@@ -68,7 +71,10 @@ class ReplicationQuota:
 
 
 class Throttles:
-    """The quotas of a broker: ``to_followers`` for partitions it leads, ``from_leaders`` for partitions it follows."""
+    """The replication quotas of a broker.
+
+    ``to_followers`` is for the partitions that it leads, ``from_leaders`` for the partitions that it follows.
+    """
 
     def __init__(self, broker_id: int, monotonic: Callable[[], float]) -> None:
         self._broker_id: Final = broker_id

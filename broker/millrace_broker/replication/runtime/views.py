@@ -25,9 +25,11 @@ class LedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationStatistics:
-    """The number of led and followed partitions, and of led ones without all, or without enough, replicas in sync.
+    """Numbers of led and followed partitions, and of ISR changes.
 
-    ``isr_shrinks`` and ``isr_expands`` count since the start, as Kafka's ``IsrShrinksPerSec`` and ``IsrExpandsPerSec``.
+    ``under_replicated`` are the led partitions whose ISR lacks a replica. ``under_min_isr`` are those whose ISR is
+    smaller than ``min.insync.replicas``. ``isr_shrinks`` and ``isr_expands`` count since the start, as Kafka's
+    ``IsrShrinksPerSec`` and ``IsrExpandsPerSec``.
     """
 
     led: int

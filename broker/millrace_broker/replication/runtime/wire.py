@@ -31,7 +31,10 @@ class ReplicaFetch(NamedTuple):
 
 
 class ReplicaRecords(NamedTuple):
-    """A partition's part of a fetch answer: an error, a divergence, or records with the leader's offsets."""
+    """A partition's part of a fetch answer.
+
+    The part has an error, a divergence, or records with the leader's offsets.
+    """
 
     key: PartitionKey
     error: MillraceError | None
