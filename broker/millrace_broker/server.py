@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _GRACE_S: Final = 5.0
-"""How long calls in progress may take to end when the server stops."""
+"""The time for calls in progress to end when the server stops."""
 
 
 class BrokerServer:

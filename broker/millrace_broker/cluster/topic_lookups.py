@@ -18,7 +18,7 @@ from millrace_broker.purgatory import Conditions, Timer
 from millrace_broker.runtime import Clock, Executors
 
 _FINDING_MS: Final = 1_000
-"""How long to wait for the leaders of a topic that this broker did not know."""
+"""The longest wait for the leaders of a topic that this broker did not know."""
 
 
 class TopicLookups:

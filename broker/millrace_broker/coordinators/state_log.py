@@ -7,11 +7,11 @@ Invariants
 - Appends reach the log in the order of the calls, and the calls return in that order.
 - The records of one call are in one batch. After a crash all of them are there, or none.
 - The append of a cancelled call is completed.
-- An append fails only if its records are not in the log, or when this broker stops leading the partition, even if it
-  leads again by then. The state of the partition is then dropped, and loaded again from the log. However late the
-  replicas are, the append waits for them: with an error its caller would go on from a state that the log no longer has.
-  A client gets an answer in time all the same (``written`` and ``in_time``). Appends that have not begun by then fail,
-  so that they do not pile up.
+- An append fails only if its records are not in the log, or when this broker stops leading the partition. The latter
+  holds even if the broker leads again by then. The state of the partition is then dropped, and loaded again from the
+  log. The append waits for the replicas, however late they are. After an error its caller would continue with a state
+  that the log no longer has. A client gets an answer in time all the same (``written`` and ``in_time``). Appends that
+  have not begun by then fail, so that they do not pile up.
 """
 
 from __future__ import annotations

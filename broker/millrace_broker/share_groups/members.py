@@ -37,7 +37,7 @@ class SubscribedTopic(NamedTuple):
 
 
 FindTopic = Callable[[str], SubscribedTopic | None]
-"""Which topic has a name; None if there is none."""
+"""Returns the topic with a name; None if there is none."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -11,8 +11,8 @@ Invariants:
   watermark waits. (Kafka's leader does not wait. If its brokers and the controller fail just then, the removed replica
   can be elected, without records that were acknowledged.)
 * Each event that may let the high watermark rise is checked for that, because no other event may follow. So the high
-  watermark also rises when an ISR change is refused, when a follower's broker is no longer alive, and when a follower
-  outside the ISR has lagged for too long.
+  watermark also rises after three other events. An ISR change is refused, a follower's broker is no longer alive, or a
+  follower outside the ISR has lagged for too long.
 * At most one change of the ISR is in flight. The ISR is the one that the controller has confirmed.
 
 Source: Kafka's ``Partition`` and ``Replica``; KIP-497 (AlterPartition), KIP-966 (the high watermark does not rise while

@@ -27,7 +27,7 @@ _MARKER_BYTES: Final = 78
 _TICK_S: Final = 1.0
 """The interval of the log's periodic work. An fsync that is due sooner is scheduled here."""
 ACKNOWLEDGED_WITHIN_S: Final = 5.0
-"""How long a coordinator waits for the replicas of its appends (``offsets.commit.timeout.ms``)."""
+"""The longest wait of a coordinator for the replicas of its appends (``offsets.commit.timeout.ms``)."""
 
 
 class Appends:

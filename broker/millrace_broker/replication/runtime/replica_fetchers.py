@@ -46,7 +46,7 @@ _logger: Final = logging.getLogger(__name__)
 
 _SESSION_LOST: Final = (FetchSessionIdNotFoundError, InvalidFetchSessionEpochError)
 _IDLE_S: Final = 1.0
-"""How long a fetcher without a request waits before it asks its state machines again; a change wakes it."""
+"""The pause of a fetcher without a request before it asks its state machines again; a change ends the pause."""
 _THROTTLED_S: Final = 0.2
 _SOON_MS: Final = 100
 _ALL_ASKED_MS: Final = 500
