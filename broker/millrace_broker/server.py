@@ -1,4 +1,4 @@
-"""Broker on the network: storage and listeners, started and stopped together."""
+"""Broker with its listeners, which start and stop together."""
 
 from __future__ import annotations
 

@@ -3,9 +3,9 @@
 Invariants
 
 - There are at most ``max_rows`` rows. A decision that needs one more is counted in ``dropped``.
-- Equal decisions between two ``drain`` are one row with their count.
-- Permissions to read ``__audit`` are recorded once in ``OWN_INTERVAL_S`` for each client and call. Their row would
-  otherwise be a new record for the same reader, for ever.
+- Equal decisions between two calls of ``drain`` share one row, which has their number.
+- Permissions to read ``__audit`` are recorded once in ``OWN_INTERVAL_S`` for each client and call. Otherwise each row
+  about a read would be a new record for the same reader, without end.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from millrace_broker.security import AuthorizableRequest, KafkaPrincipal
 OWN_INTERVAL_S: Final = 3600.0
 """Time within which the same read of the audit is recorded once."""
 _OWN_MAX: Final = 10_000
-"""Reads of the audit that are remembered."""
+"""Maximum of reads of the audit that are remembered."""
 _TEXT_MAX: Final = 256
 """Longest text of a client in a row, in characters. Principals may be as long as a provider's tokens."""
 
 
 class _Key(NamedTuple):
-    """Equal parts of equal decisions."""
+    """Fields that are the same in equal decisions."""
 
     principal: KafkaPrincipal
     host: str

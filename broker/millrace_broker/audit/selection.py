@@ -23,7 +23,7 @@ _ALLOWED: Final[dict[AuditedDecisions, frozenset[AclOperation]]] = {
     "denied": frozenset(),
     "admin": _ADMIN,
     "writes": _WRITES,
-    # Brokers among themselves would be recorded for ever, because the write of the audit is a call of theirs too.
+    # Calls between brokers are excluded, because a write of the audit can be such a call and would cause the next one.
     "all": frozenset(AclOperation) - {AclOperation.CLUSTER_ACTION},
 }
 

@@ -1,4 +1,4 @@
-"""Show, add and remove ACLs, which say who may do what."""
+"""Commands ``millrace acls``, which show, add and remove ACLs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run a cluster on this machine, or describe a cluster."""
+"""Commands ``millrace cluster``, which run or describe a cluster."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class _Brokers:
         if self._security is None:
             command += ["--listen", f"127.0.0.1:{port}"]
         else:
-            # Only the file has secrets, because everybody on the machine sees a command.
+            # Only the file has secrets, because every user of the machine can see a command.
             command += ["--config", str(self._security.broker_properties(number))]
         for name, value in {**self._options, "broker.id": str(number)}.items():
             command += ["-o", f"{name}={value}"]

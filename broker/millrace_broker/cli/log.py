@@ -1,4 +1,4 @@
-"""Show, verify, repair and convert the files of a log."""
+"""Commands ``millrace log``, which work on the files of a log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Move partitions to other brokers: propose, execute, verify, list and cancel reassignments."""
+"""Commands ``millrace reassign``, which move partitions to other brokers.
+
+They propose, execute, verify, list and cancel reassignments.
+"""
 
 from __future__ import annotations
 

@@ -312,7 +312,7 @@ class SecurityDirectory:
             )
         authority = Authority.new()
         trusted = authority.certificate_pem() + (self.path / TRUST_STORE).read_bytes()
-        # The trust store is first: with the key alone, certificates could be issued that nobody trusts.
+        # The trust store is written first. With only the key there, certificates could be issued that no peer trusts.
         self._write(TRUST_STORE, trusted, _PUBLIC_MODE, replaces=True)
         self._write(AUTHORITY, authority.pem(), _SECRET_MODE, replaces=True)
         return authority.certificate.subject.rfc4514_string()

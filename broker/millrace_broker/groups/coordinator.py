@@ -1,6 +1,6 @@
-"""Group coordinator: consumer groups of this broker, with expiry of their offsets.
+"""Group coordinator of this broker, Kafka's ``GroupCoordinator``.
 
-Handlers call it. It finds the shard of a group, which does the rest. Kafka has ``GroupCoordinator``.
+Handlers call it. It finds the shard of a group, which does the rest. It also expires committed offsets.
 """
 
 from __future__ import annotations

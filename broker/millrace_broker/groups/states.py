@@ -5,7 +5,7 @@ Kafka has them in ``GroupState`` and ``GroupMetadata.transitionTo``.
 Invariants, asserted by the methods of ``GroupStateMachine``, which alone change state and generation:
 
 - The state changes only as ``TRANSITIONS`` says.
-- The generation id grows by one with each rebalance that ends, and never else.
+- The generation id grows by one with each rebalance that ends, and at no other time.
 - A group has an assignor from the end of a rebalance with members until the end of one without.
 """
 

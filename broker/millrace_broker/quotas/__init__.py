@@ -1,7 +1,7 @@
 """Admission of calls, and quotas of clients.
 
 Admission bounds the resources that all clients together can take, in the broker's own interest: places and memory. It
-refuses or delays a call before its work. Each protocol has its calls admitted here.
+refuses or delays a call before its work. The listeners of all protocols use it.
 
 * ``call_classes``     classes of calls: client calls, control calls of clients and operators, calls of other brokers
 * ``admission``        places for requests and memory for bytes, by class
@@ -12,11 +12,11 @@ refuses or delays a call before its work. Each protocol has its calls admitted h
 * ``receptions``       requests that are being received, and give way if they stall
 
 Quotas bound what a single client can take, as an administrator configures it (KIP-13, KIP-124, KIP-599, KIP-612). They
-count the work of a call, and throttle its client after it. Neither knows of the other.
+count the work of a call, and throttle its client after it. Admission and quotas are independent of each other.
 
 * ``quota_table``      configured quotas, and the precedence between them
 * ``token_bucket``     rates, pure
-* ``client_quotas``    what the calls of each client use
+* ``client_quotas``    use of quotas by the calls of each client
 * ``measured_work``    processor time of calls
 * ``connection_rates`` rates of new connections
 """

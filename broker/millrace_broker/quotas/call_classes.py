@@ -2,7 +2,7 @@
 
 All calls of a broker are of its class. The class of another client's call follows from the kind of the call. Brokers
 introduce themselves with ``BROKER_SOFTWARE_NAME``. ``ListenerAccess.believes_broker`` decides whether a listener
-believes it.
+accepts that.
 """
 
 from __future__ import annotations

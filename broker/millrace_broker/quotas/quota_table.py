@@ -1,6 +1,6 @@
 """Configured quotas, and Kafka's precedence between them.
 
-Kafka's class is ``DefaultQuotaCallback``. The most specific entity with a value for a key wins, each key by itself:
+Kafka's class is ``DefaultQuotaCallback``. For each key, the most specific entity with a value for it wins:
 
 1. a user with a client id
 2. a user with the default client id
@@ -11,8 +11,8 @@ Kafka's class is ``DefaultQuotaCallback``. The most specific entity with a value
 7. a client id
 8. the default client id
 
-All connections with the same values of the types that the winning entity names share the quota. A quota of the default
-user is therefore a quota of each user alone.
+The winning entity names a user, a client id, or both. All connections with the same values of these share the quota. A
+quota of the default user is therefore a quota of each user alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Quotas = Mapping[QuotaEntity, Mapping[str, float]]
 
 
 class Limit(NamedTuple):
-    """A rate with those who share it. An empty name stands for all names."""
+    """A rate, with the user and the client id that share it. An empty name stands for all names."""
 
     rate: float
     user: str
@@ -62,7 +62,7 @@ class QuotaTable:
 
 
 def _candidates(user: str, client_id: str) -> Iterator[tuple[tuple[tuple[str, str | None], ...], str, str]]:
-    """Yield entities, the one that wins first, with the user and client id of those who share its quota."""
+    """Yield entities in the order of precedence, each with the user and client id that share its quota."""
     for name in (user, None):
         for client in (client_id, None):
             yield ((USER, name), (CLIENT_ID, client)), user, client_id

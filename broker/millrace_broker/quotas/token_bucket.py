@@ -6,7 +6,7 @@ Invariants
 - Tokens may be taken into debt, because the cost of a call is known only after it. The debt is paid at ``rate``.
 - With ``debt_s_max``, a longer debt is forgotten at each taking.
 - If each taking waits for the debt before it, at most ``rate * (b - a + burst_s)`` tokens and one taking are taken from
-  ``a`` to ``b``. A forgotten debt comes on top.
+  ``a`` to ``b``. A forgotten debt is added to that.
 
 Kafka's classes are ``TokenBucket`` (KIP-599) and, for bytes and times, ``Rate``. A bucket has no windows, so a client
 is not let through at once when a window ends.
@@ -41,7 +41,7 @@ class TokenBucket:
         return self._debt_s
 
     def is_full(self, now: float) -> bool:
-        """Return whether the bucket is as a new one."""
+        """Return whether the bucket is as full as a new one."""
         self._fill(now)
         return self._tokens >= self.rate * self.burst_s
 
@@ -52,7 +52,7 @@ class TokenBucket:
         self._tokens = min(self._tokens, rate * self.burst_s)
 
     def forgive(self) -> None:
-        """Fill the bucket, because its quota was removed. Nobody waits for its debt any more."""
+        """Fill the bucket, because its quota was removed. No client has to wait for its debt any more."""
         self._tokens = self.rate * self.burst_s
 
     @property

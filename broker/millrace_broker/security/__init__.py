@@ -1,10 +1,10 @@
-"""Identities of clients, what they may do, and the security of listeners.
+"""Identities and rights of clients, and the security of listeners.
 
-* ``principal``   ``KafkaPrincipal``, the identity that a listener found out, and ``ANONYMOUS``
+* ``principal``   ``KafkaPrincipal``, the identity of an authenticated client, and ``ANONYMOUS``
 * ``acl_index``   decisions of ACLs in memory
 * ``acl_store``   ACLs in the metadata store
 * ``authorizer``  ``Authorizer``, and ``AclAuthorizer``
-* ``listeners``   security of one listener: certificates, and who is a broker
+* ``listeners``   security of one listener: certificates, and recognition of brokers
 * ``certificates``  principals of client certificates
 * ``sasl``        authentication by SASL: PLAIN, SCRAM and OAUTHBEARER
 * ``tokens``      validation of OAUTHBEARER's tokens

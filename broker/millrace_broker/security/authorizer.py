@@ -1,4 +1,4 @@
-"""Interface of authorizers, and the one that decides by ACLs.
+"""Interface of authorizers, and the authorizer that decides by ACLs.
 
 Kafka's interfaces are ``Authorizer`` and ``AuthorizableRequestContext``; its implementations are ``AclAuthorizer`` and
 ``StandardAuthorizer``. ``authorizer.class.name`` chooses the implementation.
@@ -181,7 +181,7 @@ def _log(
 ) -> None:
     """Log a decision in the words of Kafka's authorizer log.
 
-    Clients choose the names of resources, also of those that do not exist. No name may make a line of its own.
+    Clients choose the names of resources, also of those that do not exist. No name may add a line to the log.
     """
     resource, principal = (each if each.isprintable() else repr(each)[1:-1] for each in (resource, principal))
     _decisions.log(
@@ -198,7 +198,7 @@ def _log(
 
 
 def open_authorizer(config: BrokerConfig, store: AclStore | None) -> Authorizer | None:
-    """Make the authorizer of a broker; None without a store, which is there if ``authorizer.class.name`` is set.
+    """Make the authorizer of a broker. Return None without a store; ``authorizer.class.name`` decides if there is one.
 
     A class that is not ``AclAuthorizer`` is called with the configuration and the store. Raises ``InvalidConfigError``
     if there is no such class.

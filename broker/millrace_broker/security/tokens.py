@@ -44,7 +44,7 @@ _ALGORITHMS: Final[Mapping[tuple[str, str], Sequence[str]]] = {
 """Algorithms by kind and curve of the key. Shared secrets (``oct``) have none."""
 _TIMEOUT_S: Final = 10.0
 _UNKNOWN_KEY_S: Final = 10.0
-"""Shortest time between two fetches because of unknown keys, which anybody can name."""
+"""Shortest time between two fetches because of unknown keys, because any client can name such a key."""
 _KEYS_MAX: Final = 1000
 _HEADER_BYTES_MAX: Final = 4096
 

@@ -1,7 +1,7 @@
-"""Coordinator of share groups: groups of this broker, and fetches that wait.
+"""Coordinator of this broker's share groups.
 
-Handlers call it. It finds the shard of a group. Its fetches wait for new and for released records. Kafka divides this
-between ``GroupCoordinatorService``, ``ShareCoordinatorService`` and ``SharePartitionManager``.
+Handlers call it. It finds the shard of a group, and lets fetches wait for new and for released records. Kafka divides
+this between ``GroupCoordinatorService``, ``ShareCoordinatorService`` and ``SharePartitionManager``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MS: Final = timedelta(milliseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class ShareStatistics:
-    """Number of share groups, members, acquired records and session timers."""
+    """Numbers of share groups, members, acquired records and session timers."""
 
     groups: int
     members: int

@@ -1,6 +1,6 @@
-"""Transaction coordinator: transactional ids of this broker.
+"""Transaction coordinator of this broker, Kafka's ``TransactionCoordinator``.
 
-Handlers call it. It finds the shard of a transactional id, which does the rest. Kafka has ``TransactionCoordinator``.
+Handlers call it. It finds the shard of a transactional id, which does the rest.
 
 The *coordinator key* gives the partition of ``__transaction_state``. By default it is the transactional id. Producers
 that are committed as one have the external id as key (see ``external_commits``).

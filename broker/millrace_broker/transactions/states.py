@@ -195,7 +195,7 @@ def add_partitions(
     _check_not_ending_for(current, producer)
     _check_producer(current, producer)
     if current.state in PREPARED:
-        raise _fenced(current, producer)  # this epoch fences, and no producer has it
+        raise _fenced(current, producer)  # no producer has this epoch, which only fences
     added = frozenset(partitions)
     is_open = current.state is TransactionState.ONGOING
     if is_open and added <= current.partitions:
@@ -257,7 +257,7 @@ def end(
         _check_not_ending_for(current, producer)
         _check_producer(current, producer)
         if current.state in PREPARED:
-            raise _fenced(current, producer)  # this epoch fences, and no producer has it
+            raise _fenced(current, producer)  # no producer has this epoch, which only fences
     if is_repeated and committed != current.is_committed:
         raise _contradiction(current, committed)
     if current.state in PREPARED:
@@ -282,7 +282,7 @@ def end_keeping_epoch(
     current = _known(current)
     _check_producer(current, producer)
     if current.state in PREPARED and current.version != TV_0:
-        raise _fenced(current, producer)  # this epoch fences, and no producer has it
+        raise _fenced(current, producer)  # no producer has this epoch, which only fences
     if current.state is TransactionState.ONGOING:
         return replace(
             current,
