@@ -1,6 +1,6 @@
 """The broker, which keeps topics as logs and answers clients' calls.
 
-* ``opening``, ``broker``  start of a broker, and the record of its parts
+* ``server``, ``opening``, ``broker``  the broker with its listeners, its start, and the record of its parts
 * ``listeners``, ``kafka_api``, ``api``  the ways in, the calls of Kafka, and the calls of millrace
 * ``groups``, ``share_groups``, ``transactions``, ``coordinators``  the coordinators, and their common base
 * ``cluster``, ``controller``, ``decisions``  a broker's place in its cluster, the controller, and its decisions
