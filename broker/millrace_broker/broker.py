@@ -96,7 +96,7 @@ class Broker:
     client_quotas: ClientQuotas
     """Quotas of clients, as the listeners enforce them."""
     authorizer: Authorizer | None
-    """None without access control: every client may make every call."""
+    """None without access control, so that every client may make every call."""
     audit: Audit | None
     """None if the audit is disabled."""
 

@@ -1,4 +1,4 @@
-"""This broker as a member of its cluster: session, registration, requests.
+"""Session, registration and requests of one member of a cluster.
 
 A session is opened, and the broker registers under it, which gives it a new broker epoch. The broker then watches for
 changed configurations and runs for controller. When ZooKeeper ends the session, the controller resigns. The broker
@@ -228,7 +228,7 @@ class Member:
         return self._registration.epoch
 
     async def _begin(self, session: Coordination) -> None:
-        """Start a session: register, take changed configurations, run for controller."""
+        """Register under a session, take changed configurations, and run for controller."""
         ended = OnLoop(self._loop, self._session_ended)
         session.on_session_end(lambda: ended(session))
         first = self._directories[0]

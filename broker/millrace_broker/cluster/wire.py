@@ -247,7 +247,7 @@ def read_isr_changes(message: pb.AlterPartitionRequest) -> dict[TopicPartition, 
 
 
 def isr_answers_message(answers: Mapping[TopicPartition, Leadership | MillraceError]) -> pb.AlterPartitionResponse:
-    """Return the message of the answers to ISR changes: the new leadership, or the error."""
+    """Return the message of the answers to ISR changes, with the new leadership or the error."""
     message = pb.AlterPartitionResponse()
     for name, partitions in by_topic(answers).items():
         topic = message.topics.add(name=name)

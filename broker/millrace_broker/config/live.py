@@ -1,4 +1,4 @@
-"""Configuration in force: the broker's file plus dynamic options (KIP-226).
+"""Configuration in force, from the broker's file and dynamic options (KIP-226).
 
 Invariant: ``current`` is replaced as a whole, and every subscriber is called after each replacement, in the order of
 the subscriptions. Code that reads ``current`` on each use needs no subscription.

@@ -1,4 +1,4 @@
-"""ISR changes of leaders (AlterPartition, KIP-497): check, write, confirm.
+"""Check, write and answer of leaders' ISR changes (AlterPartition, KIP-497).
 
 Source: Kafka's ``KafkaController.tryProcessAlterPartition``.
 """

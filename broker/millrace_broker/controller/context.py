@@ -52,7 +52,7 @@ class ControllerContext:
 
     @property
     def live(self) -> set[int]:
-        """Brokers that may get partitions: alive, and not shutting down."""
+        """The brokers that may get partitions. They are alive and not shutting down."""
         return set(self.brokers) - self.shutting_down
 
     @property

@@ -152,7 +152,7 @@ class Controller:
     def replicas_deleted(
         self, broker_id: int, request: StopReplicaRequest, refused: Collection[TopicPartition] = ()
     ) -> Steps[None]:
-        """Handle a broker's answer to ``request``: it deleted all marked replicas except the ``refused`` ones.
+        """Handle a broker's answer that it deleted all replicas of ``request`` except the ``refused`` ones.
 
         Ignore an answer to the request of an older controller, or from an earlier broker epoch. A later request may
         have assigned the replica to the broker again.
@@ -184,7 +184,7 @@ class Controller:
             yield from change_replicas(self.context, self.context.replicas_on(there), ReplicaState.ONLINE)
 
     def replicas_failed(self, broker_id: int, partitions: Iterable[TopicPartition]) -> Steps[None]:
-        """Handle a failed disk: a broker could not apply a LeaderAndIsr for these partitions."""
+        """Handle a failed disk, because of which a broker could not apply a LeaderAndIsr for these partitions."""
         if not self.is_active:
             return
         replicas = {PartitionReplica(each, broker_id) for each in partitions if each in self.context.assignments}

@@ -32,7 +32,10 @@ from millrace_broker.decisions import BrokerRequest, Leadership, ReplicaAssignme
 
 
 class ControllerMovedError(NotControllerError):
-    """A refused write: another controller has been elected, and nothing was written."""
+    """Refusal of a write, because another controller has been elected.
+
+    Nothing was written.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ class ReadBrokers:
 
 @dataclass(frozen=True, slots=True)
 class TopicsFound:
-    """All topics: their ids, and the assignments of their partitions."""
+    """The ids of all topics, and the assignments of their partitions."""
 
     ids: Mapping[str, uuid.UUID]
     assignments: Mapping[TopicPartition, ReplicaAssignment]

@@ -1,7 +1,8 @@
-"""Requests that tools write into ZooKeeper: reassignments and preferred leader elections.
+"""Requests that tools write into ZooKeeper nodes.
 
-Older Kafka tools write these requests into nodes, because brokers did not accept such requests then. A node exists
-until its request is carried out as far as possible. So a controller that is elected meanwhile continues with it.
+The requests are reassignments and preferred leader elections. Older Kafka tools write these requests into nodes,
+because brokers did not accept such requests then. A node exists until its request is carried out as far as possible. So
+a controller that is elected meanwhile continues with it.
 
 Source: Kafka's ``KafkaController.processZkPartitionReassignment`` and ``processReplicaLeaderElection``.
 """

@@ -1,4 +1,4 @@
-"""Decisions about a partition, as data: assignment, leader, ISR."""
+"""Assignment, leader and ISR of a partition, as data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classic groups and consumer groups: members, assignments, committed offsets.
+"""Classic groups and consumer groups, with their committed offsets.
 
 Pure parts:
 

@@ -104,7 +104,7 @@ class GroupOffsets:
     def finish(
         self, commits: Mapping[PartitionKey, CommittedOffset], position: int | None, producer_id: int | None = None
     ) -> None:
-        """Note the end of an append: its first record is at ``position``, None if the append has failed."""
+        """Note the end of an append. ``position`` is the offset of its first record, None if the append has failed."""
         for partition in commits:
             _count_down(self._in_flight, partition)
         ended = None

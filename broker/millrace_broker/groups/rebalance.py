@@ -202,7 +202,7 @@ class Rebalance:
         self._members.remove(member)
 
     def detach(self, member: MemberMetadata, error: MillraceError) -> None:
-        """End all that waits for the process of a member: its open call, its session, its pending sync."""
+        """End the open call, the session and the pending sync of a member's process."""
         self._calls.answer_join(member, error)
         self._calls.answer_sync(member, error)
         self._sessions.cancel(member)

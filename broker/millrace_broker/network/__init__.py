@@ -1,4 +1,4 @@
-"""Connections between brokers: addresses, calls and sockets.
+"""Connections and calls between brokers.
 
 * ``peers``            calls to other brokers by their ids
 * ``peer_connection``  one connection for frames

@@ -41,7 +41,7 @@ def is_own_address(host: str) -> bool:
 
 
 async def is_refused(host: str, port: int, timeout_s: float) -> bool:
-    """Return whether every address of a host refuses a new connection: no process listens at this port.
+    """Return whether every address of a host refuses a new connection, so that no process listens there.
 
     Only ``ECONNREFUSED`` counts. A listener with a full backlog drops the request, which ends in a timeout. A listener
     with too many connections accepts and closes. Timeouts, unreachable networks and unresolvable names prove nothing

@@ -38,7 +38,7 @@ _T = TypeVar("_T")
 
 
 def _waits() -> int:
-    """Return how often the current thread has waited: its voluntary context switches."""
+    """Return the voluntary context switches of the current thread, which count its waits."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 

@@ -94,7 +94,7 @@ class _Mechanism(Protocol):
 
 
 class _Plain:
-    """PLAIN (RFC 4616): the client sends its password."""
+    """PLAIN (RFC 4616), in which the client sends its password."""
 
     def __init__(self, passwords: Mapping[str, str]) -> None:
         self._passwords: Final = passwords
@@ -153,7 +153,7 @@ class _Scram:
 
 
 class _Gssapi:
-    """GSSAPI (RFC 4752): the client shows a ticket of Kerberos."""
+    """GSSAPI (RFC 4752), in which the client shows a Kerberos ticket."""
 
     def __init__(self, jaas: Mapping[str, str]) -> None:
         self._jaas: Final = jaas

@@ -1,8 +1,9 @@
-"""Delivery states as records of ``__share_group_state``: Kafka's ``ShareSnapshot`` and ``ShareUpdate``.
+"""Delivery states as records of ``__share_group_state``.
 
-Kafka writes a snapshot now and then and updates in between, into a topic that it prunes itself. Here the topic is
-compacted, and each record is a snapshot. ``group.share.partition.max.record.locks`` bounds its size. Updates are
-read too, because Kafka may have written the topic. Values are flexible (KIP-482), keys are not.
+The records are Kafka's ``ShareSnapshot`` and ``ShareUpdate``. Kafka writes a snapshot now and then and updates in
+between, into a topic that it prunes itself. Here the topic is compacted, and each record is a snapshot.
+``group.share.partition.max.record.locks`` bounds its size. Updates are read too, because Kafka may have written the
+topic. Values are flexible (KIP-482), keys are not.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Share groups of one partition of ``__share_group_state``: their members and share partitions.
+"""Share groups of one partition of ``__share_group_state``.
 
-Members are in memory only. After a restart they join again with their next heartbeat. The class is for the event loop's
-thread, except for ``replay``.
+A group has members and share partitions. Members are in memory only. After a restart they join again with their next
+heartbeat. The class is for the event loop's thread, except for ``replay``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Sources of records for share groups: local log or remote leader.
+"""Sources of records for share groups.
 
-A group's coordinator delivers records of all partitions, whichever broker leads them. KIP-932 lets the leader of each
-partition deliver instead. The coordinator reads its own disk if it is the leader or an in-sync replica, and otherwise
-fetches from the leader. The coordinator alone has the delivery states.
+A source is a log of this broker, or the leader on another broker. A group's coordinator delivers records of all
+partitions, whichever broker leads them. KIP-932 lets the leader of each partition deliver instead. The coordinator
+reads its own disk if it is the leader or an in-sync replica, and otherwise fetches from the leader. The coordinator
+alone has the delivery states.
 
 Invariant: offsets of a source end at a high watermark, so that all in-sync replicas have its records. If the group
 reads committed records only, they end at a last stable offset.

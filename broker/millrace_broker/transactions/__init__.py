@@ -1,4 +1,4 @@
-"""Transactions: records in several partitions that are committed together or aborted together.
+"""Transactions, which commit or abort records in several partitions together.
 
 Pure parts, which decide and never wait:
 

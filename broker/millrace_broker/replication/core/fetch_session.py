@@ -29,7 +29,7 @@ def next_epoch(epoch: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRequest(Generic[PartitionT, FetchT]):
-    """A fetch request: partitions that are new or changed, and forgotten partitions.
+    """A fetch request, with new, changed and forgotten partitions.
 
     A full request names all partitions.
     """

@@ -195,7 +195,7 @@ class Leader:
         return LeaderOutcome(has_watermark_risen=self._raise_watermark(now_ms))
 
     def fetched(self, follower: int, fetch_offset: int, log_start_offset: int, now_ms: int) -> LeaderOutcome:
-        """Take note of a fetch: a follower that fetches from ``fetch_offset`` has all records before it.
+        """Take note of a fetch, because the follower has all records before ``fetch_offset``.
 
         The caller has compared leader epochs before. Raises ``ReplicaNotAvailableError`` for a broker without a
         replica.
@@ -211,7 +211,7 @@ class Leader:
         return LeaderOutcome(has_watermark_risen=self._raise_watermark(now_ms), alter_isr=alter)
 
     def brokers_changed(self, now_ms: int) -> LeaderOutcome:
-        """Take note that brokers are no longer alive: the high watermark does not wait for them, unless in the ISR."""
+        """Take note that brokers are no longer alive. The high watermark waits for them only in the ISR."""
         return LeaderOutcome(has_watermark_risen=self._raise_watermark(now_ms))
 
     def shrink_isr(self, now_ms: int) -> LeaderOutcome:

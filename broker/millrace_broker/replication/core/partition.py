@@ -1,4 +1,6 @@
-"""This broker's replica of a partition: it leads, follows or stops. Pure.
+"""State machine of this broker's replica of a partition.
+
+The replica leads, follows or stops. The code is pure.
 
 Invariants: The controller epoch and the leader epoch never go back. A follower belongs to one leader epoch, a leader to
 consecutive leader epochs. Each role takes the high watermark over from the previous role. A fenced leader leads again

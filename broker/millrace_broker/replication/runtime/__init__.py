@@ -1,4 +1,4 @@
-"""This broker's replicas at work: ``core`` on logs, tasks and the network.
+"""This broker's replicas, which run ``core`` with logs, tasks and the network.
 
 * ``manager``          all replicas: decisions of the controller, high watermarks, ISR changes, the clock
 * ``hosted``           one replica: its state machine and its log

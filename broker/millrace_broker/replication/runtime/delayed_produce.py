@@ -33,12 +33,12 @@ class DelayedProduce:
         self._deletions: Final[Purgatory[PartitionKey]] = Purgatory("delete records", timer)
 
     def check(self, key: PartitionKey) -> None:
-        """Check the calls that wait for a partition: its high watermark, its ISR or this broker's role has changed."""
+        """Check the calls that wait for a partition, because its high watermark, its ISR or its leader has changed."""
         self._appends.check(key)
         self._deletions.check(key)
 
     def fetched(self, key: PartitionKey) -> None:
-        """Check deletions of records: a follower has reported its log start offset."""
+        """Check deletions of records, because a follower has reported its log start offset."""
         self._deletions.check(key)
 
     def close(self) -> None:

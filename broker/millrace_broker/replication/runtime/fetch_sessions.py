@@ -78,7 +78,7 @@ class FollowerSession:
             self.stir(key)
 
     def stir(self, key: PartitionKey) -> None:
-        """Mark a partition: it may have something to report."""
+        """Mark a partition, because it may have records or offsets to report."""
         if key in self.fetches:
             self.stirred[key] = None
 
@@ -88,7 +88,7 @@ class FollowerSession:
             self.stirred[key] = None
 
     def settle(self, key: PartitionKey) -> None:
-        """Unmark a partition: the follower has all its records and offsets."""
+        """Unmark a partition, because the follower has all its records and offsets."""
         self.stirred.pop(key, None)
 
     def to_the_end(self, key: PartitionKey) -> None:

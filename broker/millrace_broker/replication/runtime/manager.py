@@ -472,7 +472,7 @@ class ReplicaManager:
     # --- follower --------------------------------------------------------------------------------------------
 
     def fetched(self, replica: HostedReplica, size_bytes: int) -> None:
-        """Wake consumers after a follower fetch: the log has grown, or the high watermark may have risen."""
+        """Wake consumers after a fetch by this follower, because its log or high watermark may have risen."""
         if size_bytes:
             replica.unread.append((replica.log.log_end_offset, size_bytes))
         readable_bytes = replica.take_readable_bytes()

@@ -1,7 +1,7 @@
-"""The partitions of this broker by name: topic, log, leadership.
+"""Look-up of this broker's partitions by name.
 
-Kafka's ``ReplicaManager.getPartitionOrException`` and ``MetadataCache``. A broker leads a partition once the controller
-has decided so.
+A look-up gives topic, log and leadership. Kafka has ``ReplicaManager.getPartitionOrException`` and ``MetadataCache``. A
+broker leads a partition once the controller has decided so.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from millrace_broker.replication.runtime.hosted import HostedReplica
 
 
 class ServedPartition(NamedTuple):
-    """A partition that this broker leads: its metadata, and its log."""
+    """Metadata and log of a partition that this broker leads."""
 
     topic: TopicInfo
     info: PartitionInfo

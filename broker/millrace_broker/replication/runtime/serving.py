@@ -116,7 +116,7 @@ class FollowerService:
         """The checks that this broker still leads."""
 
     def appended(self, replica: HostedReplica) -> None:
-        """Wake the followers of a partition: records were appended."""
+        """Wake the followers of a partition, because records were appended."""
         self.changed(replica)
         self._wake(replica.followers)
 

@@ -82,18 +82,18 @@ class Throttles:
         self.from_leaders: Final = ReplicationQuota(monotonic)
 
     def limits_leader(self, replica: HostedReplica, follower: int) -> bool:
-        """Return whether the quota applies to a follower: it is not in sync, and the option names this replica."""
+        """Return whether the option names this replica and the follower is not in sync, so that the quota applies."""
         option = replica.log.config.leader_replication_throttled_replicas
         if not option or not replica.leads or follower in replica.leader.isr:
             return False
         return is_throttled(option, replica.key[1], self._broker_id)
 
     def counts_follower(self, replica: HostedReplica) -> bool:
-        """Return whether fetches of a replica count: the option names it."""
+        """Return whether the option names a replica, so that its fetches count."""
         option = replica.log.config.follower_replication_throttled_replicas
         return bool(option) and is_throttled(option, replica.key[1], self._broker_id)
 
     def limits_follower(self, replica: HostedReplica) -> bool:
-        """Return whether a replica may have to wait: the option names it, and it knows of records that it lacks."""
+        """Return whether a replica may have to wait, because the option names it and it lacks records."""
         is_behind = replica.follower is not None and not replica.follower.has_caught_up
         return is_behind and self.counts_follower(replica)

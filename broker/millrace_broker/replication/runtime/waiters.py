@@ -33,7 +33,7 @@ class Waiters:
         self._unstable_bytes: Final[dict[PartitionKey, int]] = {}
 
     def readable(self, key: PartitionKey, log: PartitionLog, size_bytes: int) -> None:
-        """Wake fetches: the high watermark of a partition has risen past ``size_bytes`` of records."""
+        """Wake fetches, because the high watermark of a partition has risen past ``size_bytes`` of records."""
         self.fetches.arrived(key, size_bytes)
         unstable_bytes = self._unstable_bytes.pop(key, 0) + size_bytes
         stable_offset = log.last_stable_offset
@@ -44,12 +44,12 @@ class Waiters:
             self._unstable_bytes[key] = unstable_bytes
 
     def start_moved(self, key: PartitionKey) -> None:
-        """Wake fetches: the log start offset of a partition has risen."""
+        """Wake fetches, because the log start offset of a partition has risen."""
         self.fetches.changed(key)
         self.committed_fetches.changed(key)
 
     def changed(self, key: PartitionKey) -> None:
-        """Wake all calls that wait for a partition: it was deleted, or this broker has another role in it."""
+        """Wake all calls that wait for a partition, because it was deleted or its role has changed."""
         for arrivals in (self.fetches, self.committed_fetches, self.appends):
             arrivals.changed(key)
         self._stable_offsets.pop(key, None)
