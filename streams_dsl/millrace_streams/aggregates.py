@@ -16,7 +16,10 @@ from millrace_streams.expressions import Expression, col
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Aggregate:
-    """Base of all aggregates; ``argument`` is the aggregated expression, None for whole records."""
+    """Base of all aggregates.
+
+    ``argument`` is the aggregated expression, or None if whole records are aggregated.
+    """
 
     kind: ClassVar[str]
     argument: Expression | None = None
@@ -38,7 +41,9 @@ class Count(Aggregate):
 
 
 class Sum(Aggregate):
-    """Sum, a long for whole numbers (with Java's overflow), otherwise a double; null without a value.
+    """Sum of the values of an expression.
+
+    The sum is a long for whole numbers, with Java's overflow, and otherwise a double. Without a value the sum is null.
 
     Doubles are added in record order, so the result has the same bits for any division of the records into batches.
     """

@@ -66,7 +66,10 @@ class TopologyArguments(JobArguments):
 
 @dataclass(frozen=True, kw_only=True)
 class TopologyStreamArguments(TopologyArguments, StreamArguments):
-    """Options of a topology that runs as a stream; a job can add its own."""
+    """Command-line options of a topology that runs as a stream.
+
+    A job can add options of its own in a subclass.
+    """
 
     checkpoint: Annotated[
         str | None, Option(metavar="PATH", help="checkpoint of the query, with its state (default: beside the table)")
@@ -232,7 +235,7 @@ def _batch(parsed: BatchArguments, stopping: Event) -> None:
 
 
 class _Total:
-    """Report that prints a line for each micro-batch, and the total at the end."""
+    """Console report with a line per micro-batch and a final total."""
 
     def __init__(self) -> None:
         self._started = self._before = time.monotonic()

@@ -47,10 +47,10 @@ class StreamsBuilder:
         """Read one topic, or several as one stream.
 
         The columns and the key are those of the topic, and are looked up when the topology runs. For a topic of bytes,
-        ``key`` and ``value`` declare the types: serdes, their names (``"string"``, ``"long"``, ``"json"`` ...), or an
-        Arrow schema for values that are rows. For a typed topic, ``schema`` (an Arrow schema, or any input of
-        ``millrace.schemas.parse_schema``) and ``key_columns`` declare them in advance. Then errors are found without a
-        cluster.
+        ``key`` and ``value`` declare the types as serdes or their names (``"string"``, ``"long"``, ``"json"`` ...). An
+        Arrow schema declares values that are rows. For a typed topic, ``schema`` (an Arrow schema, or any input of
+        ``millrace.schemas.parse_schema``) and ``key_columns`` declare the columns and the key in advance. Then errors
+        are found without a cluster.
 
         ``timestamp`` is the column of event time, or a function that returns it in ms. The function takes (value),
         (value, timestamp) or (key, value, timestamp), where ``timestamp`` is the record's own timestamp in ms. The

@@ -54,6 +54,9 @@ class UserFunctionError(MillraceError):
 
 
 class IncompatibleStateError(MillraceError):
-    """The stored state belongs to another topology: its columns or its version differ."""
+    """Stored state that belongs to another topology.
+
+    The columns or the version of the state differ from those of the topology.
+    """
 
     code = 1104

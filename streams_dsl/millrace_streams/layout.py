@@ -44,11 +44,11 @@ OPAQUE_SHAPE: Final = TopicShape(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Columns of a stream or table, without the reserved columns of every batch.
+    """Columns of a stream or table, without the reserved columns of batches.
 
-    ``value`` names the column with the bare value; None if the value is the whole row, a dict in Python. With
-    ``windowed`` the key includes a window, in the columns ``window_start`` and ``window_end``. ``sessions`` are
-    identified by both columns.
+    Every batch has the reserved columns. ``value`` names the column with the bare value; None means that the value is
+    the whole row, a dict in Python. With ``windowed`` the key includes a window, in the columns ``window_start`` and
+    ``window_end``. ``sessions`` are identified by both columns.
 
     ``bucket_columns`` are columns whose equal values imply the same bucket (source partition). None means that no
     remaining columns do, and that records must be repartitioned before a grouping. With ``spreads_nulls`` rows with
@@ -66,7 +66,7 @@ class Layout:
 
     @property
     def scalar(self) -> bool:
-        """Whether the value is a bare value."""
+        """True if the value is a bare value."""
         return self.value is not None
 
     @property

@@ -74,7 +74,10 @@ class RecordContext:
 
 @dataclass(frozen=True, slots=True)
 class TaskId:
-    """Task id: the number of the sub-topology, and the partition (after a repartition the bucket). As text ``0_3``."""
+    """Task id (Kafka's ``TaskId``), as text ``0_3``.
+
+    The id has the number of the sub-topology and the partition, or after a repartition the bucket.
+    """
 
     subtopology: int
     partition: int
@@ -88,7 +91,10 @@ FIRST_TASK: Final = TaskId(0, 0)
 
 
 class Milliseconds(int):
-    """A time in ms that is also callable, because Kafka's accessor of that name is a method."""
+    """Time in ms that is also callable.
+
+    The time is callable because Kafka's accessor of that name is a method.
+    """
 
     def __call__(self) -> int:
         """Return the time."""

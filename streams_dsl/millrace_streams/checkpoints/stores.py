@@ -1,7 +1,8 @@
 """Descriptions of stores as data, for reading and comparing them.
 
-A store's *meaning* must stay the same for its state to be valid: other windows, aggregates or keys under the same name
-would silently give wrong results. The code of Python functions is not part of it, because it cannot be compared.
+A store's *meaning* must stay the same for its state to be valid. Other windows, aggregates or keys under the same name
+would silently give wrong results. The code of Python functions is not part of the meaning, because code cannot be
+compared.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class StoreDescription:
 
     @property
     def windowed(self) -> bool:
-        """Whether its keys are ``Windowed``."""
+        """True if the keys of the store are ``Windowed``."""
         return self.kind in ("window", "session") or self.layout.windowed
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""``millrace streams`` commands that show a topology before it runs: its graph, its compiled plan."""
+"""Commands of ``millrace streams`` that show a topology before it runs.
+
+The commands show the topology's graph and its compiled plan.
+"""
 
 from __future__ import annotations
 

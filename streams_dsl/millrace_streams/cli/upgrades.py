@@ -92,7 +92,7 @@ def reset(
 ) -> None:
     """Reset a stopped application: delete its state, and let it read from its beginning or from a given position.
 
-    The old checkpoint is kept beside the new one until you remove it. Tables and topics keep their content: rows of an
+    The old checkpoint is kept beside the new one until you remove it. Tables and topics keep their content. Rows of an
     upserted table are overwritten, but appended rows and records of topics come twice unless you remove them first.
     Without a position the command needs no broker, and the next start reads from startingOffsets (by default the
     earliest).

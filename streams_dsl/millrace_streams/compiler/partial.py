@@ -1,8 +1,9 @@
 """Partial aggregation at the source, before rows enter the JVM.
 
-It is used only if the result stays the same. The results of a batch must be the last ones of each key. Records must not
-be repartitioned before the aggregation. There must be one source, and folds in any order. No user function may follow:
-it could fail on a row, and then all records of that row would become dead letters instead of the last one.
+The compiler uses a partial aggregation only if the result stays the same. The results of a batch must be the last ones
+of each key. Records must not be repartitioned before the aggregation. There must be one source, and folds that can run
+in any order. No user function may follow. If such a function failed on a row, all records of that row would become dead
+letters instead of the last one.
 """
 
 from __future__ import annotations

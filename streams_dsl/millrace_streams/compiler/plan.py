@@ -1,8 +1,12 @@
 """Third stage of the compiler: the physical plan for every runner.
 
-A plan has two parts. *Readers* are the chains of stateless operators after each source, up to the first node that has
-state, branches or ends. They run where the batches are decoded, before rows enter the JVM. The *task* is the rest: it
-runs per bucket, in record order, with state. A *stage* ends where records move to another bucket.
+A plan has two parts, the readers and the task.
+
+*Readers* are the chains of stateless operators after each source. A reader ends before the first node that has state,
+branches or ends. Readers run where the batches are decoded, before rows enter the JVM.
+
+The *task* is the rest of the plan. The task runs per bucket, in record order, with state. A *stage* ends where records
+move to another bucket.
 """
 
 from __future__ import annotations
@@ -113,12 +117,12 @@ class Plan:
 
     @property
     def stateful(self) -> bool:
-        """Whether the task has state."""
+        """True if the task has state."""
         return any(operator.node.stores for operator in self.task)
 
     @property
     def carries_headers(self) -> bool:
-        """Whether headers are read: topics receive them, and processors can access them."""
+        """True if the plan carries record headers, because topics receive them and processors can access them."""
         looks = any(isinstance(node, ProcessNode) for node in self.topology.nodes)
         return looks or any(not isinstance(node, DeltaSinkNode) for node in self.outputs)
 

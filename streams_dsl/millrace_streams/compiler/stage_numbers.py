@@ -38,7 +38,9 @@ _NEW_KEY: Final = (SelectKeyFunctionNode, MapNode, GroupTableNode, SubscribeNode
 
 @dataclass(slots=True)
 class StageNumbers:
-    """Stages of the nodes of a plan's task, and of the heads of its readers (0).
+    """Numbers of the stages on which the nodes of a plan run.
+
+    The nodes are those of the plan's task, and the heads of its readers, whose number is 0.
 
     ``everywhere`` are the nodes of global tables, which run on each stage that uses them, in every bucket.
     """

@@ -42,7 +42,10 @@ Way: TypeAlias = Literal["partition", "key", "all"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send:
-    """Rows of ``node`` that go to ``stage``, by ``key`` if that is the way.
+    """Rows of one node that go to a later stage.
+
+    The rows of ``node`` go to ``stage``, and ``way`` selects the bucket there. If ``way`` is ``key``, the values of the
+    columns ``key`` determine the bucket. ``pickled`` rows are messages of a foreign-key join, which have no columns.
 
     ``pickled`` rows are messages of a foreign-key join, which have no columns.
     """
@@ -57,7 +60,10 @@ class Send:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Operators that run per bucket between two repartitions, or (``number`` -1) where the source of ``head`` is read.
+    """Operators that run per bucket, between two repartitions.
+
+    A prologue is a stage with ``number`` -1, which runs where the source of ``head`` is read. ``receives`` are the
+    nodes whose rows come in.
 
     ``receives`` are the nodes whose rows come in.
     """
@@ -75,7 +81,7 @@ class Stage:
 
     @property
     def incremental(self) -> bool:
-        """Whether a bucket's rows come from one source and already in processing order."""
+        """True if a bucket's rows come from one source and already in processing order."""
         return [send.way for send in self.receives] == ["partition"]
 
 

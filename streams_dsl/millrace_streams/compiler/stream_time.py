@@ -1,7 +1,7 @@
 """Repartitions whose records advance the stream time of processors.
 
-In Kafka Streams each record that a task reads advances the stream time of its punctuations, also a record of a
-repartition topic that never reaches the processor. So a processor runs after all repartitions that its sub-topology
+In Kafka Streams, each record that a task reads advances the stream time of its punctuations. That includes a record of
+a repartition topic that never reaches the processor. So a processor runs after all repartitions that its sub-topology
 reads, except those of its own results.
 
 Source: Kafka Streams' ``StreamTask.maybePunctuateStreamTime``.

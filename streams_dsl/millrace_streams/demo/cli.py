@@ -17,9 +17,10 @@ def demo(
 ) -> None:
     """Stream real flights through a broker, a windowed topology and Delta tables.
 
-    The demo starts a broker, loads 336,776 flights and 26,115 weather rows, and runs one Spark session: ingest to
-    Delta, hourly departures as a stream, and the same as a batch backfill. Then it shows the results. Interrupt or kill
-    it at any point and run it again: it continues, and nothing is lost or duplicated.
+    The demo starts a broker, loads 336,776 flights and 26,115 weather rows, and runs one Spark session. The session
+    ingests both topics to Delta, counts hourly departures as a stream, and repeats that count as a batch backfill. Then
+    the demo shows the results. Interrupt or kill the demo at any point and run it again. The demo continues, and
+    nothing is lost or duplicated.
 
     Examples:
 

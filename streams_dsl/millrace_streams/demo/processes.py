@@ -39,7 +39,10 @@ _LISTENING: Final = re.compile(r"listening on (\S+)")
 
 
 class DemoLock:
-    """Lock that allows one demo in ``work_dir``; every process inherits its file descriptor."""
+    """Lock that allows only one demo in ``work_dir``.
+
+    Every process of the demo inherits the lock's file descriptor.
+    """
 
     def __init__(self, work_dir: Path) -> None:
         """Wait at most a minute for the processes of an interrupted demo to end.
@@ -67,7 +70,7 @@ class DemoLock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningBroker:
-    """Broker of the demo: its address, and a check that it is alive."""
+    """Broker process of the demo, with the broker's address."""
 
     bootstrap_servers: str
     process: subprocess.Popen[bytes]

@@ -31,7 +31,10 @@ from millrace_streams.demo.view import StageView
 
 
 class TablesDifferError(MillraceError):
-    """The streamed and the backfilled table differ, which is a defect of millrace, never of the data."""
+    """Difference between the streamed and the backfilled table.
+
+    The error is a defect of millrace, never of the data.
+    """
 
     code = 1900
 

@@ -1,8 +1,8 @@
-"""Single Python values as their column gives them back.
+"""Conversion of single Python values to the form of their column.
 
-A column of doubles gives 3.0 for 3, one of JSON a list for a tuple, and a row has exactly the columns of its layout. A
-fold converts each result before the next call. So a function cannot tell whether its aggregate was stored in between.
-Common types are converted in Python, because a column of one cell costs a hundred times as much.
+A column of doubles returns 3.0 for 3, and a column of JSON returns a list for a tuple. A row has exactly the columns of
+its layout. A fold converts each result before the next call. So a function cannot tell whether its aggregate was stored
+in between. Common types are converted in Python, because a column of one cell takes a hundred times as long.
 """
 
 from __future__ import annotations

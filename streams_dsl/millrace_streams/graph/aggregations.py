@@ -22,9 +22,9 @@ Emit: TypeAlias = Literal["every", "last"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PartialAggregateNode(Node):
-    """Partial ``aggregates`` by key and window of records read together; the compiler adds this node.
+    """Partial ``aggregates`` by key and window of records read together.
 
-    It is stateless; the ``AggregateNode`` after it combines its rows.
+    The node is stateless; the ``AggregateNode`` after it combines its rows. The compiler adds this node.
     """
 
     prefix = "KSTREAM-PARTIAL-AGGREGATE"
@@ -34,11 +34,12 @@ class PartialAggregateNode(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AggregateNode(TableNode):
-    """A table of named ``aggregates`` in columns, by key and optionally by tumbling or hopping window.
+    """Table of named ``aggregates`` by key and, optionally, by window.
 
-    With ``bare`` the column of the only aggregate is the value itself, as for ``count()``. Without ``emit`` the
-    compiler chooses ``last`` if only Delta tables read the result, because their content is the same, and otherwise
-    ``every``. ``records`` are the records' columns if the input consists of partial aggregates, otherwise None.
+    A window is tumbling or hopping. Each aggregate has a column. With ``bare`` the column of the only aggregate is the value itself, as for ``count()``.
+    Without ``emit`` the compiler chooses ``last`` if only Delta tables read the result, because their content is the
+    same, and otherwise ``every``. ``records`` are the records' columns if the input consists of partial aggregates,
+    otherwise None.
     """
 
     prefix = "KSTREAM-AGGREGATE"
@@ -86,9 +87,10 @@ class FoldNode(TableNode):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TableFoldNode(TableNode):
-    """A table of aggregates over the regrouped rows of a table, which are added and subtracted.
+    """Table of aggregates over the regrouped rows of another table.
 
-    It has either Python functions or named ``aggregates``; ``bare`` is as in ``AggregateNode``.
+    The aggregates add the new rows of a group and subtract its old rows. The node has either Python functions or named
+    ``aggregates``; ``bare`` is as in ``AggregateNode``.
     """
 
     prefix = "KTABLE-AGGREGATE"

@@ -26,7 +26,10 @@ class Box:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagram:
-    """``boxes`` and the ``edges`` between them, as pairs of box numbers (from, to), in the order of the nodes."""
+    """Boxes of a diagram and the edges between them.
+
+    An edge is a pair of box numbers (from, to). Boxes and edges are in the order of the nodes.
+    """
 
     boxes: tuple[Box, ...]
     edges: tuple[tuple[int, int], ...]

@@ -57,7 +57,10 @@ class StreamTableJoinNode(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StreamStreamJoinNode(Node):
-    """Join of two streams: pairs of records with the same key within a window."""
+    """Join of two streams within a window.
+
+    The node joins each pair of records with the same key whose times are within ``window``.
+    """
 
     prefix = "KSTREAM-JOIN"
     kind: JoinKind
@@ -86,7 +89,10 @@ class TableTableJoinNode(TableNode):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SubscribeNode(Node):
-    """First part of a foreign-key join: subscribes left rows to the right row of their foreign key."""
+    """First part of a foreign-key join: the subscriptions.
+
+    The node subscribes each left row to the right row of its foreign key.
+    """
 
     prefix = "KTABLE-FK-JOIN-SUBSCRIPTION-REGISTRATION"
     kind: JoinKind
@@ -96,7 +102,10 @@ class SubscribeNode(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AnswerNode(Node):
-    """Second part of a foreign-key join: stores the subscriptions and responds with rows of the right table."""
+    """Second part of a foreign-key join: the responses.
+
+    The node stores the subscriptions and responds to them with rows of the right table.
+    """
 
     prefix = "KTABLE-FK-JOIN-SUBSCRIPTION-PROCESSOR"
     store: str
@@ -109,7 +118,10 @@ class AnswerNode(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ResponseJoinNode(TableNode):
-    """Last part of a foreign-key join: joins a response with the left row, unless the row has changed meanwhile."""
+    """Last part of a foreign-key join: the joined rows.
+
+    The node joins each response with the left row, unless the row has changed meanwhile.
+    """
 
     prefix = "KTABLE-FK-JOIN-SUBSCRIPTION-RESPONSE-RESOLVER-PROCESSOR"
     kind: JoinKind

@@ -52,13 +52,16 @@ class SourceNode(Node):
 
     @property
     def is_declared(self) -> bool:
-        """Whether the topology declares the topic's content."""
+        """True if the topology declares the topic's content."""
         return self.serdes is not None or (self.schema is not None and self.key_columns is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FilterNode(Node):
-    """Filter of the records for which ``predicate`` is true (not null, not false); with ``negate``, of the others."""
+    """Filter of the records for which ``predicate`` is true.
+
+    A record passes neither on false nor on null. With ``negate`` exactly the other records pass.
+    """
 
     prefix = "KSTREAM-FILTER"
     predicate: Expression | PythonFunction
@@ -67,7 +70,11 @@ class FilterNode(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MapValuesNode(Node):
-    """New values from expressions: exactly ``columns`` and the key's, or with ``keep`` all columns and these."""
+    """New values from expressions over the columns of a record.
+
+    The new columns are exactly ``columns`` and those of the key. With ``keep`` the node adds ``columns`` to all
+    existing columns.
+    """
 
     prefix = "KSTREAM-MAPVALUES"
     columns: tuple[tuple[str, Expression], ...]
@@ -76,9 +83,10 @@ class MapValuesNode(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MapFunctionNode(Node):
-    """New values from a Python function, of the type of ``serde``; None means the type of the previous values.
+    """New values from a Python function.
 
-    With ``flat`` the function returns a sequence of values per record (``flat_map_values``).
+    ``serde`` is the type of the new values; None means the type of the previous values. With ``flat`` the function
+    returns a sequence of values per record (``flat_map_values``).
     """
 
     prefix = "KSTREAM-MAPVALUES"
@@ -97,7 +105,10 @@ class SelectKeyNode(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SelectKeyFunctionNode(Node):
-    """Another key from a Python function; None as ``serde`` means the type of the previous key."""
+    """New key from a Python function.
+
+    ``serde`` is the type of the new key; None means the type of the previous key.
+    """
 
     prefix = "KSTREAM-KEY-SELECT"
     function: PythonFunction
@@ -106,7 +117,10 @@ class SelectKeyFunctionNode(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MapNode(Node):
-    """Pairs of key and value from a Python function: one per record, or with ``flat`` a sequence of them."""
+    """Pairs of key and value from a Python function.
+
+    The function returns one pair per record, or with ``flat`` a sequence of pairs.
+    """
 
     prefix = "KSTREAM-MAP"
     function: PythonFunction
@@ -133,9 +147,10 @@ class ForEachNode(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BranchNode(Node):
-    """One branch of a split: records for which ``predicate`` is true and none of ``earlier`` was.
+    """One branch of a split stream.
 
-    Without a predicate it takes all remaining records.
+    The branch takes the records for which ``predicate`` is true and none of ``earlier`` was. Without a predicate the
+    branch takes all remaining records.
     """
 
     prefix = "KSTREAM-BRANCH"
@@ -152,7 +167,10 @@ class MergeNode(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Produced:
-    """Serdes for writing a topic of bytes; None means the serde of the key's or the value's column."""
+    """Serdes for writing a topic of bytes (Kafka's ``Produced``).
+
+    None means the serde of the key's or the value's column.
+    """
 
     key: Serde | RowSerde | None = None
     value: Serde | RowSerde | None = None
@@ -164,9 +182,10 @@ class Produced:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RepartitionNode(Node):
-    """Repartition by key through a topic; a sub-topology ends here and another begins.
+    """Repartition by key through a topic.
 
-    With ``visible`` it is the user's own topic, which others can read; ``produced`` are its serdes.
+    A sub-topology ends at this node and another one begins. With ``visible`` the topic is the user's own, and other
+    applications can read it. ``produced`` are its serdes.
     """
 
     prefix = "KSTREAM-REPARTITION"
@@ -178,9 +197,10 @@ class RepartitionNode(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TopicSinkNode(Node):
-    """Sink to a topic or, with an ``extractor``, to the topic of bytes that the function returns per record.
+    """Sink that writes records to a topic.
 
-    The extractor takes key, value and ``RecordContext``. ``topic`` is then empty.
+    With an ``extractor`` each record goes to the topic of bytes whose name that function returns. The extractor takes
+    key, value and ``RecordContext``. ``topic`` is then empty.
     """
 
     prefix = "KSTREAM-SINK"
@@ -196,7 +216,10 @@ class TopicSinkNode(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeltaSinkNode(Node):
-    """Sink to a Delta table: appends a stream's records, upserts a table's rows by key (and window)."""
+    """Sink that writes to a Delta table.
+
+    The sink appends the records of a stream. It upserts the rows of a table by key (and window).
+    """
 
     prefix = "DELTA-SINK"
     table: str

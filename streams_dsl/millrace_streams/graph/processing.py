@@ -35,9 +35,10 @@ class ProcessNode(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ChildNode(Node):
-    """Records that a processor forwards to one child: those for ``child``, and those without a child name.
+    """Records that a processor forwards to one child.
 
-    The compiler adds one for each child of a processor with several children.
+    The child gets the records for ``child`` and the records without a child name. The compiler adds one node for each
+    child of a processor with several children.
     """
 
     prefix = "KSTREAM-PROCESSOR-CHILD"

@@ -31,7 +31,10 @@ _SWEEPS: Final = 4
 
 @dataclass(slots=True)
 class _Place:
-    """A box on its layer, or the place of a passing edge (no box). ``x`` is its centre, ``y`` its upper edge, in px."""
+    """Position of a box, or of an edge, on a layer.
+
+    ``box`` is None where an edge passes the layer. ``x`` is the centre and ``y`` the upper edge of the position, in px.
+    """
 
     box: Box | None
     above: list[_Place] = field(default_factory=list)

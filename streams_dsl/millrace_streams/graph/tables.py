@@ -37,7 +37,10 @@ class ToTableNode(TableNode):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MaterializeNode(TableNode):
-    """Store for the rows of the preceding table, for a join that looks them up; the compiler adds it."""
+    """Store for the rows of the preceding table.
+
+    A join looks the rows up in this store. The compiler adds the node.
+    """
 
     prefix = "KTABLE-MATERIALIZE"
     history_ms: int | None = None
@@ -45,10 +48,11 @@ class MaterializeNode(TableNode):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class UnsentNode(Node):
-    """Changes of a windowed table's store that the table does not send: open windows, and the expiry of rows.
+    """Changes of a windowed table's store that the table does not send.
 
-    A copy of the table on another stage needs them; the compiler adds the node. ``length_ms`` is the length of all
-    windows, None for sessions. ``fork`` is the number of the table's fork, if its branches meet again.
+    These changes are the results of open windows and the expiry of rows. A copy of the table on another stage needs
+    them. The compiler adds the node. ``length_ms`` is the length of all windows, None for sessions. ``fork`` is the
+    number of the table's fork, if its branches meet again.
     """
 
     prefix = "KTABLE-UNSENT"
@@ -58,9 +62,10 @@ class UnsentNode(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WindowCopyNode(TableNode):
-    """Copy of a windowed table for a join on a later stage; its parents are the table and the ``UnsentNode``.
+    """Copy of a windowed table for a join on a later stage.
 
-    The table of ``on_close`` sends only results of closed windows, which its unsent changes contain as well.
+    The parents of the node are the table and the ``UnsentNode``. With ``on_close`` the table sends only results of
+    closed windows, which its unsent changes contain as well.
     """
 
     prefix = "KTABLE-MATERIALIZE"
@@ -69,8 +74,9 @@ class WindowCopyNode(TableNode):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TableFilterNode(TableNode):
-    """Filter of rows for which ``predicate`` is true; with ``negate``, of the others. A row that no longer passes is
-    deleted.
+    """Filter of the rows for which ``predicate`` is true.
+
+    With ``negate`` the other rows pass. A row that no longer passes is deleted.
     """
 
     prefix = "KTABLE-FILTER"
@@ -89,7 +95,10 @@ class TableMapNode(TableNode):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TableSelectNode(TableNode):
-    """New values of a table's rows from expressions; with ``keep`` all columns and these."""
+    """New values of a table's rows from expressions.
+
+    With ``keep`` the node adds ``columns`` to all existing columns.
+    """
 
     prefix = "KTABLE-MAPVALUES"
     columns: tuple[tuple[str, Expression], ...]
@@ -98,10 +107,11 @@ class TableSelectNode(TableNode):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SuppressNode(TableNode):
-    """Suppression of changes until ``wait_ms`` after their time (or, with ``final``, after their window's end).
+    """Suppression of a table's changes for a time or until window close.
 
-    ``wait_ms`` is None for a final one whose grace the compiler takes from the window. ``records_max`` limits the
-    buffer; on overflow the oldest is emitted early, or with ``strict`` an error is raised.
+    The node emits a change ``wait_ms`` after its time, or with ``final`` that long after its window's end. ``wait_ms``
+    is None for a final suppression whose grace the compiler takes from the window. ``records_max`` limits the buffer.
+    On overflow the oldest change is emitted early, or with ``strict`` an error is raised.
     """
 
     prefix = "KTABLE-SUPPRESS"
@@ -119,14 +129,20 @@ class SuppressNode(TableNode):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ToStreamNode(Node):
-    """The changes of a table as a stream; a window stays part of the key."""
+    """Changes of a table as a stream.
+
+    A window stays part of the key.
+    """
 
     prefix = "KTABLE-TOSTREAM"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GroupTableNode(Node):
-    """Changes under another key and value: the old row is subtracted from its group, the new row added to its group."""
+    """Changes of a table under another key and value.
+
+    The downstream aggregation subtracts the old row from its group and adds the new row to its group.
+    """
 
     prefix = "KTABLE-SELECT"
     selector: PythonFunction | None

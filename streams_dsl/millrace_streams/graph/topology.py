@@ -33,8 +33,8 @@ DescriptionFormat: TypeAlias = Literal["text", "svg", "mermaid"]
 class Topology:
     """A graph of nodes, parents before children, for a runner. Made by ``StreamsBuilder.build``.
 
-    Raises ``TopologyError`` for nodes that do not form a topology: no source, no sink, duplicate names, unknown
-    parents, or stores that Spark's state store cannot distinguish.
+    Raises ``TopologyError`` for nodes that do not form a topology. Such nodes have no source, no sink, duplicate names,
+    unknown parents, or stores that Spark's state store cannot distinguish.
     """
 
     nodes: tuple[Node, ...]

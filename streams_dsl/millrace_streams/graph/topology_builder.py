@@ -13,7 +13,10 @@ NodeT = TypeVar("NodeT", bound=Node)
 
 
 class TopologyBuilder:
-    """Collector of a topology's nodes, which numbers nodes without a name as Kafka Streams does."""
+    """Collector of the nodes of a topology.
+
+    The builder numbers nodes without a name as Kafka Streams does.
+    """
 
     def __init__(self) -> None:
         """Create an empty topology."""

@@ -65,7 +65,10 @@ class _Cogrouped:
 
 
 class CogroupedKStream(_Cogrouped):
-    """Grouped streams, each with its aggregator, that are aggregated into one table (Kafka's class of that name)."""
+    """Grouped streams that are aggregated into one table (Kafka's ``CogroupedKStream``).
+
+    Each stream has its own aggregator.
+    """
 
     def cogroup(self, grouped: KGroupedStream, aggregator: Function) -> CogroupedKStream:
         """Add a grouped stream with its aggregator."""

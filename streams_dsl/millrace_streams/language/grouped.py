@@ -46,13 +46,14 @@ class Aggregating(Handle):
         name: str | None = None,
         **aggregates: Aggregate,
     ) -> KTable:
-        """Return a table of aggregates per key (and window): named ones such as ``departures=count()``, or Python
-        functions.
+        """Return a table of aggregates per key (and window).
 
-        ``initializer()`` returns the first aggregate, and ``aggregator(key, value, aggregate)`` the next (None deletes
-        it). ``merger(key, one, other)`` combines the aggregates of two sessions that merge. ``value`` is the type of
-        the aggregates. ``emit`` selects a result for each record (``"every"``, the default where it makes a
-        difference), or the last one of each key per batch (``"last"``, cheaper).
+        The aggregates are named ones such as ``departures=count()``, or Python functions. ``initializer()`` returns the
+        first aggregate, and ``aggregator(key, value, aggregate)`` the next (None deletes it). ``merger(key, one,
+        other)`` combines the aggregates of two sessions that merge. ``value`` is the type of the aggregates.
+
+        ``emit="every"`` emits a result for each record, and is the default where the choice makes a difference.
+        ``emit="last"`` emits only the last result of each key per batch, which is cheaper.
         """
         if isinstance(value, Aggregate):
             aggregates["value"] = value

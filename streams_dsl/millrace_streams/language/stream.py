@@ -366,8 +366,9 @@ class KStream(Handle):
 
 
 class BranchedKStream(Handle):
-    """A stream being split: each record goes to the first branch whose predicate is true (Kafka's
-    ``BranchedKStream``).
+    """Stream that is split into branches (Kafka's ``BranchedKStream``).
+
+    Each record goes to the first branch whose predicate is true.
     """
 
     _instead = "name a branch first: branch(predicate), or default_branch()"

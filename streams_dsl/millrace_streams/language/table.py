@@ -34,7 +34,10 @@ from millrace_streams.suppressed import Suppressed
 
 
 class KTable(Handle):
-    """A table in which the newest row of each key (and window) counts (Kafka's ``KTable``)."""
+    """Table with the newest row of each key (Kafka's ``KTable``).
+
+    A row of a windowed table is identified by its key and window.
+    """
 
     _instead = "its changes are a stream: to_stream() first, or to_delta(name)"
 
@@ -246,7 +249,10 @@ class KTable(Handle):
 
 
 class GlobalKTable(Handle):
-    """A table that every task holds completely, for joins by any key (Kafka's ``GlobalKTable``)."""
+    """Table that every task holds completely (Kafka's ``GlobalKTable``).
+
+    Streams can join it by any key.
+    """
 
     _instead = (
         "a global table can only be joined by streams, with selector=...: read the topic as table() for everything else"
@@ -254,8 +260,9 @@ class GlobalKTable(Handle):
 
 
 class KGroupedTable(Handle):
-    """A table's rows under new groups (Kafka's ``KGroupedTable``): aggregates subtract the old row and add the
-    new one.
+    """Rows of a table under new groups (Kafka's ``KGroupedTable``).
+
+    Aggregates subtract the old row from its group and add the new row to its group.
     """
 
     _instead = "aggregate it first: count(), reduce(...) or aggregate(...)"

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResult:
-    """Result of a batch run: records read, rows by table or topic, records dropped as late or without a key.
+    """Result of a batch run.
 
+    The result counts the records read, the rows by table or topic, and the records dropped as late or without a key.
     ``dead_letters`` counts the records sent to the dead-letter topic.
     """
 

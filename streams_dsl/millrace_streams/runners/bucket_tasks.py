@@ -44,9 +44,9 @@ class LivingTask:
 
 @dataclass(slots=True)
 class KeptTasks:
-    """Tasks over the stored rows of a bucket's stores; ``make`` creates one from its stores.
+    """Tasks of a bucket, each created over the stored rows.
 
-    ``buckets`` is the current number of buckets.
+    ``make`` creates a task from the bucket's stores. ``buckets`` is the current number of buckets.
     """
 
     make: Callable[[Mapping[str, AnyStore]], Task]

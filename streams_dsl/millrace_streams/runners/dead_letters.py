@@ -161,7 +161,10 @@ def _letter(error: UserFunctionError, arrivals: Mapping[str, Flow], root: int) -
 
 @dataclass(frozen=True, slots=True)
 class LetterRecords:
-    """Conversion of packed dead letters to records of a topic of bytes; a callable for ``mapInArrow``."""
+    """Conversion of packed dead letters to records of a topic of bytes.
+
+    The object is a callable for ``mapInArrow``.
+    """
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the records of a Spark task's dead letters."""

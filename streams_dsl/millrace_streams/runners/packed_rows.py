@@ -91,7 +91,10 @@ def from_batch(batch: pa.RecordBatch) -> Iterator[Packed]:
 
 @dataclass(frozen=True, slots=True)
 class Unpacker:
-    """Conversion of one sink's packed output to rows of ``schema`` (in Spark's form); a callable for ``mapInArrow``."""
+    """Conversion of one sink's packed output to rows.
+
+    The object is a callable for ``mapInArrow``. ``schema`` is the schema of the rows, in Spark's form.
+    """
 
     schema: pa.Schema
 

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReferredSource:
-    """Data for reading a source's splits in a task: its operators and its options."""
+    """Data for reading the splits of a source in a task.
+
+    ``run`` has the operators of the source, and ``options`` its options.
+    """
 
     run: SourceRun
     options: SourceOptions

@@ -44,7 +44,10 @@ Records = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Counts of input records, output rows by sink node (and dead letters), and dropped records."""
+    """Counts of input records, output rows and dropped records.
+
+    The output rows are counted by sink node; dead letters are counted among them.
+    """
 
     records: int
     rows: Mapping[str, int]
@@ -63,7 +66,10 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Persisted packed rows ``frame``; ``payloads`` has the targets that are completely in the driver."""
+    """Persisted output of a run, as packed rows.
+
+    ``frame`` has the packed rows. ``payloads`` has the targets whose rows are completely in the driver.
+    """
 
     frame: DataFrame
     counts: Counts

@@ -1,10 +1,10 @@
 """Rows on their way between stages, with the order of their records.
 
 Beside the layout's columns a frame has ``__offset``, and ``__headers`` if a record has any. Other columns are present
-only if they differ from the receiver's default. These are ``__order``, ``__topic`` and ``__partition`` of the input
-record, the row's marks as ``__mark.<n>``, the old values of a table's change as ``__old.<column>``, and ``__latest``.
-Among records of several partitions, the record with the smaller ``__order`` goes first. Messages of a foreign-key join
-have no columns and are pickled; they exist within one micro-batch only.
+only if they differ from the receiver's default. ``__order``, ``__topic`` and ``__partition`` belong to the input
+record. ``__mark.<n>`` are the row's marks, ``__old.<column>`` are the old values of a table's change, and ``__latest``
+is the batch's ``latest``. Among records of several partitions, the record with the smaller ``__order`` goes first.
+Messages of a foreign-key join have no columns and are pickled; they exist within one micro-batch only.
 
 Rows of several partitions are ordered by ``__sequence`` if the source has it. Otherwise, as in Kafka Streams, the next
 record is the first unprocessed one of the partition with the earliest time. A record that is older than an earlier one
