@@ -1,7 +1,7 @@
 """Serdes for topics of bytes, with the types of their columns.
 
-A serde converts between the bytes of a topic (in the format of Kafka's own serializers), a Python value, and the cell
-of an Arrow column. ``row(schema)`` describes typed rows, whose columns the topic itself stores.
+A serde converts between the bytes of a topic, a Python value, and the cell of an Arrow column. The bytes have the
+format of Kafka's own serializers. ``row(schema)`` describes typed rows, whose columns the topic itself stores.
 
     >>> LONG.serialize(258).hex()
     '0000000000000102'
@@ -58,9 +58,10 @@ class Serde:
 
 @dataclass(frozen=True, slots=True)
 class RowSerde:
-    """Serde of rows of ``schema``, which are dicts in Python and columns inside.
+    """Serde of rows with the columns of ``schema``.
 
-    In a topic of bytes the rows are payloads, see ``millrace_streams.payload_rows``.
+    A row is a dict in Python and columns inside the engine. In a topic of bytes the rows are payloads, see
+    ``millrace_streams.payload_rows``.
     """
 
     schema: pa.Schema
@@ -82,9 +83,9 @@ def _number(name: str, data_type: pa.DataType, form: str) -> Serde:
 
 
 class _ByText:
-    """Base of keys that are objects and arrays of JSON, and cells of nested columns.
+    """Base of keys that are JSON objects, JSON arrays or nested cells.
 
-    ``text`` identifies a key among those of its class, and gives its hash.
+    ``text`` identifies a key among the keys of its class, and gives its hash.
     """
 
     __slots__ = ()
@@ -107,7 +108,7 @@ class _ByText:
 
 
 class KeyObject(_ByText, dict[str, Any]):  # type: ignore[misc]
-    """Object of JSON as a key: a dict that is hashable and does not change.
+    """JSON object as a key: a hashable dict that does not change.
 
     ``text``, its JSON, identifies the key among others, as its bytes do in Kafka.
     """
@@ -125,7 +126,10 @@ class KeyObject(_ByText, dict[str, Any]):  # type: ignore[misc]
 
 
 class KeyArray(_ByText, list[Any]):  # type: ignore[misc]
-    """Array of JSON as a key: a list that is hashable and does not change; see ``KeyObject``."""
+    """JSON array as a key: a hashable list that does not change.
+
+    ``text`` is as in ``KeyObject``.
+    """
 
     __slots__ = ("text",)
 
@@ -140,13 +144,19 @@ class KeyArray(_ByText, list[Any]):  # type: ignore[misc]
 
 
 class KeyStruct(KeyObject):
-    """Cell of a column of structs as a key; its ``repr`` identifies it."""
+    """Cell of a column of structs as a key.
+
+    ``text`` is the cell's ``repr``, which identifies the key.
+    """
 
     __slots__ = ()
 
 
 class KeyList(KeyArray):
-    """Cell of a column of lists as a key; its ``repr`` identifies it."""
+    """Cell of a column of lists as a key.
+
+    ``text`` is the cell's ``repr``, which identifies the key.
+    """
 
     __slots__ = ()
 

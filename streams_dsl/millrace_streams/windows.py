@@ -27,7 +27,10 @@ LAST_INSTANT_MS: Final = FOREVER_MS // 1000
 
 
 class Windowed(NamedTuple):
-    """A key with its window, both bounds in ms; the key of a windowed table."""
+    """Key of a windowed table (Kafka's ``Windowed``).
+
+    ``start`` and ``end`` are the bounds of the window in ms.
+    """
 
     key: Any
     start: int
@@ -36,8 +39,9 @@ class Windowed(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeWindows:
-    """Windows of ``size_ms``, with a start every ``advance_ms``: tumbling if both are equal, otherwise hopping.
+    """Tumbling or hopping windows (Kafka's ``TimeWindows``).
 
+    A window of ``size_ms`` starts every ``advance_ms``. The windows are tumbling if both are equal, otherwise hopping.
     ``retention_ms`` is the time for which the store keeps a window's result, from the window's start to the start of
     the newest window. The minimum and default last until the window closes.
     """
@@ -61,7 +65,7 @@ class TimeWindows:
 
     @property
     def tumbling(self) -> bool:
-        """Whether each record belongs to exactly one window."""
+        """True if each record belongs to exactly one window."""
         return self.size_ms == self.advance_ms
 
     def grace(self, duration: Duration) -> TimeWindows:
@@ -86,7 +90,10 @@ class TimeWindows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlidingWindows:
-    """Windows of records at most ``difference_ms`` apart, one for each set of such records (KIP-450)."""
+    """Sliding windows (Kafka's ``SlidingWindows``, KIP-450).
+
+    A window has records at most ``difference_ms`` apart. There is one window for each set of such records.
+    """
 
     difference_ms: int
     grace_ms: int = 0

@@ -36,10 +36,10 @@ class PartialAggregateNode(Node):
 class AggregateNode(TableNode):
     """Table of named ``aggregates`` by key and, optionally, by window.
 
-    A window is tumbling or hopping. Each aggregate has a column. With ``bare`` the column of the only aggregate is the value itself, as for ``count()``.
-    Without ``emit`` the compiler chooses ``last`` if only Delta tables read the result, because their content is the
-    same, and otherwise ``every``. ``records`` are the records' columns if the input consists of partial aggregates,
-    otherwise None.
+    A window is tumbling or hopping. Each aggregate has a column. With ``bare`` the column of the only aggregate is the
+    value itself, as for ``count()``. Without ``emit`` the compiler chooses ``last`` if only Delta tables read the
+    result, because their content is the same, and otherwise ``every``. ``records`` are the records' columns if the
+    input consists of partial aggregates, otherwise None.
     """
 
     prefix = "KSTREAM-AGGREGATE"

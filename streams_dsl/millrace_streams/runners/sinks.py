@@ -51,7 +51,10 @@ class Target(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DeltaTarget:
-    """A Delta table at a path: a stream's rows are appended, a table's rows update or delete those of their key."""
+    """Target of a sink that writes to a Delta table.
+
+    ``path`` is the path of the table. The rows of a stream are appended. Each row of a table updates or deletes the row with the same key.
+    """
 
     sink: Sink
     path: str
@@ -76,9 +79,11 @@ class DeltaTarget:
 
 @dataclass(frozen=True)
 class TopicTarget:
-    """A topic: a typed one takes columns by name, one of bytes the bytes from the tasks (``writer``).
+    """Target of a sink that writes to a topic.
 
-    If a function names the topic of each record, all topics must hold bytes; the column ``__topic`` names them.
+    A typed topic takes columns by name. A topic of bytes takes the bytes into which the tasks convert the rows
+    (``writer``). If a function names the topic of each record, all topics must hold bytes; the column ``__topic`` names
+    them.
     """
 
     sink: Sink
@@ -145,7 +150,10 @@ def send(rows: DataFrame, topic: str | None, client: Mapping[str, str], transact
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterTarget:
-    """A topic of bytes for dead letters, with the error of each in its headers."""
+    """Topic of bytes for dead letters.
+
+    Each dead letter has its error in the record's headers.
+    """
 
     topic: str
     client: Mapping[str, str] = field(repr=False)

@@ -4,8 +4,9 @@ For a topic, the option ``columns`` pushes columns down, and the option ``transf
 inside the source's ``read()``. So only packed rows enter the JVM. In a stream whose records stay in their partition,
 not even these do: the task gets references and reads the records itself (``references``).
 
-A DataFrame must have the plan's columns, ``__offset`` (a long with the order of records within a partition) and
-``__timestamp``, unless a column has the event time. Without ``__partition`` all records are of one partition.
+A DataFrame must have the plan's columns and ``__offset``, a long with the order of records within a partition. The
+DataFrame also needs ``__timestamp``, unless a column has the event time. Without ``__partition`` all records are of one
+partition.
 """
 
 from __future__ import annotations
@@ -44,10 +45,11 @@ PARTITIONS_UNKNOWN: Final = 8
 
 @dataclass(frozen=True, kw_only=True)
 class JobInputs:
-    """Inputs of a runner: topics of a cluster, or DataFrames in place of topics.
+    """Inputs of a runner.
 
-    ``options`` are further options of ``format("millrace")``, such as ``maxOffsetsPerTrigger`` or
-    ``startingTimestamp``. Those of clients, such as ``kafka.security.protocol``, are for the sinks too.
+    The inputs are topics of a cluster, or DataFrames in place of topics. ``options`` are further options of
+    ``format("millrace")``, such as ``maxOffsetsPerTrigger`` or ``startingTimestamp``. The sinks use the options of
+    clients, such as ``kafka.security.protocol``, too.
     """
 
     bootstrap_servers: str | None = None

@@ -1,9 +1,9 @@
 """Even assignment of buckets to Spark's state partitions.
 
-Spark puts a group into the partition ``hash(key) mod partitions``. Few small numbers are distributed badly: three of 0,
-1, 2, 3 fall into one of four partitions, so one task has three quarters of the work. So buckets are grouped by other
-numbers, their *places*, whose hash is the bucket's number modulo 64. For any power of two up to 64, bucket ``b`` is
-then in partition ``b mod partitions``.
+Spark puts a group into the partition ``hash(key) mod partitions``. Few small numbers are distributed badly. For
+example, three of the keys 0, 1, 2, 3 fall into one of four partitions, so one task has three quarters of the work. So
+buckets are grouped by other numbers, their *places*, whose hash is the bucket's number modulo 64. For any power of two
+up to 64, bucket ``b`` is then in partition ``b mod partitions``.
 
 Invariant: a bucket's place depends only on its number, because places are state keys in every checkpoint.
 """

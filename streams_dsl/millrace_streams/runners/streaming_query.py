@@ -45,8 +45,9 @@ BATCH_RECORDS_STATELESS: Final = 10_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReport:
-    """Report of a micro-batch: records read, rows by table or topic, records dropped as late or without a key.
+    """Report of a micro-batch.
 
+    The report counts the records read, the rows by table or topic, and the records dropped as late or without a key.
     ``dead_letters`` counts the records sent to the dead-letter topic.
     """
 

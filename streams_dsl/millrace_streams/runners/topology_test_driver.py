@@ -41,7 +41,10 @@ PipedRows: TypeAlias = "Sequence[Mapping[str, Any]] | pl.DataFrame | pa.Table"
 
 @dataclass(frozen=True, slots=True)
 class TestRecord:
-    """A record for the test driver: key and value as in the topology's functions, the time in ms."""
+    """Record for the test driver (Kafka's ``TestRecord``).
+
+    Key and value have the types that the topology's functions see. The time is in ms.
+    """
 
     __test__ = False
 

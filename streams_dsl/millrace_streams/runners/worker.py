@@ -48,10 +48,11 @@ from pyspark_millrace.sink.identity import QUERY_ID
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """Output of a node: the layout of its rows, and the reserved columns beside it.
+    """Output of a node.
 
-    With ``deletes`` the rows are of a table, and some delete the row of their key. The reserved column of headers is
-    present only if a record has headers.
+    ``layout`` describes the rows, and ``reserved`` names the reserved columns beside it. With ``deletes`` the rows are
+    of a table, and some delete the row of their key. The reserved column of headers is present only if a record has
+    headers.
     """
 
     name: str
@@ -372,11 +373,11 @@ def total_dropped(result: TaskResult) -> int:
 
 @dataclass(frozen=True)
 class BoundedRun:
-    """A stage over its buckets one after the other, with state in memory; a callable for ``mapInArrow``.
+    """One stage of a bounded run, with state in memory.
 
-    It takes packed rows sorted by bucket and sequence, and yields packed rows. A stream's rows are yielded as they
-    come, a table's newest rows at the end of its bucket. Rows of several sources or of an earlier stage are sorted
-    first, so they are all in memory at once.
+    The object is a callable for ``mapInArrow``. It takes packed rows sorted by bucket and sequence, runs one bucket
+    after the other, and yields packed rows. A stream's rows are yielded as they come, a table's newest rows at the end
+    of its bucket. Rows of several sources or of an earlier stage are sorted first, so they are all in memory at once.
     """
 
     worker_stage: WorkerStage
@@ -400,7 +401,10 @@ class BoundedRun:
 
 
 class _Bucket:
-    """One bucket of a bounded run: its task, and the newest rows of its tables so far."""
+    """One bucket of a bounded run.
+
+    The object has the bucket's task and the newest rows of its tables so far.
+    """
 
     def __init__(self, worker_stage: WorkerStage, number: int) -> None:
         self.number = number

@@ -52,13 +52,16 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsSpec:
-    """Description of a store's rows: their columns, and the columns that identify an entry.
+    """Description of the rows of a store.
 
-    Rows with the same ``identity`` form an entry and are replaced together. ``key`` are the identity columns whose hash
-    gives the part. ``time`` is the column, in ms or a timestamp, that gives the slot. ``retention_ms`` is the time for
-    which rows are kept. Without ``paged`` all rows are in the log. ``earlier`` describes the same columns as earlier
-    versions stored them: in larger entries, and without a time, so that no row had expired. An entry has also expired
-    if its last row has the mark ``deletion`` and an older ``deletion_time``.
+    ``schema`` has the columns of the rows, and ``identity`` names the columns that identify an entry. Rows with the
+    same ``identity`` form an entry and are replaced together. ``key`` are the identity columns whose hash gives the
+    part. ``time`` is the column, in ms or a timestamp, that gives the slot. ``retention_ms`` is the time for which rows
+    are kept. Without ``paged`` all rows are in the log.
+
+    ``earlier`` describes the same columns as earlier versions stored them. Those versions stored larger entries, and no
+    time, so that no row had expired. An entry has also expired if its last row has the mark ``deletion`` and an older
+    ``deletion_time``.
     """
 
     name: str
@@ -100,8 +103,9 @@ class RowsSpec:
         return rows if self.time is None else rows.filter(self.times_of(rows) >= kept_from_ms)
 
     def without_deletions(self, rows: pl.DataFrame, kept_from_ms: int) -> pl.DataFrame:
-        """Return the rows of entries that do not end with a deletion before ``kept_from_ms``; rows must be all of
-        their entries', each's adjacent and in order.
+        """Return the rows of entries that do not end with a deletion before ``kept_from_ms``.
+
+        ``rows`` must have all rows of its entries. The rows of an entry must be adjacent and in order.
         """
         if self.deletion is None:
             return rows

@@ -40,7 +40,11 @@ _TURNS: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits in bytes of the log and of an average page, and the minimum length of slots."""
+    """Size limits of stored rows.
+
+    ``log_bytes`` limits the log, ``page_bytes`` limits an average page, and ``slot_ms`` is the minimum length of a
+    slot.
+    """
 
     log_bytes: int = 256 << 10
     page_bytes: int = 256 << 10

@@ -41,7 +41,10 @@ _STATE_ROW: Final = -1
 
 
 class _Arrived(NamedTuple):
-    """Lifted rows of open windows, the number of dropped records, and the stream time after each turn."""
+    """Lifted rows of a batch whose windows are open.
+
+    ``dropped`` counts the dropped records, and ``stream_times`` has the stream time after each turn.
+    """
 
     lifted: pl.DataFrame
     dropped: int
@@ -145,7 +148,7 @@ class AggregateStep:
 
     @cached_property
     def _whole_sums(self) -> bool:
-        """Whether all folds are sums of whole numbers, which can be added in any order."""
+        """True if all folds are sums of whole numbers, which can be added in any order."""
         return all(each.fold is WHOLE_SUM for each in self.lifting.accumulators)
 
     def _after_state(self, lifted: pl.DataFrame, store: Store) -> pl.DataFrame:

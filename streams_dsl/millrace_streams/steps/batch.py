@@ -104,7 +104,7 @@ class Batch:
 
     @property
     def in_columns(self) -> bool:
-        """Whether the batch has columns, or takes them from a batch that has."""
+        """True if the batch has columns, or takes its rows from a batch that has columns."""
         return self._frame is not None or (self._taken is not None and self._taken[0].in_columns)
 
     @property
@@ -154,7 +154,7 @@ class Batch:
 
     @property
     def present(self) -> list[bool]:
-        """Whether each row has a value; computed from columns without creating values."""
+        """True for each row with a value; computed from columns without creating values."""
         bare = self.layout.value
         # A cell of a serde's column, such as JSON, may still be None in Python.
         if self._values is not None or not self.in_columns or (bare and self.layout.schema.field(bare).metadata):

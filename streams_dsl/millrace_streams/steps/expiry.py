@@ -1,9 +1,11 @@
-"""Expiry of a windowed table's rows within a batch, for the joins that read the table.
+"""Expiry of rows of a windowed table within a batch.
 
-A window store (a session store) reads rows as long as their window starts (their session ends) less than the retention
-before the newest one. So a record of any key can expire a row, also if no change of its own reaches the join. Kafka
-Streams goes through the topology record by record, and a join finds no row that has expired by then (``fetch`` of its
-window and session stores). So the store's operator notes here what its turns expire, and joins compare the marks.
+Joins that read the table need it. A window store reads rows as long as their window starts less than the retention
+before the newest one. A session store does the same with the ends of sessions. So a record of any key can expire a row,
+even if no change of its own reaches the join.
+
+Kafka Streams processes the topology record by record. A join finds no row that has expired by then (``fetch`` of its
+window and session stores). So the store's operator notes here which rows its turns expire, and joins compare the marks.
 """
 
 from __future__ import annotations
@@ -21,9 +23,10 @@ from millrace_streams.windows import FOREVER_MS
 
 @dataclass(slots=True)
 class Expiry:
-    """Oldest readable window start (session end, if ``by_end``) of a store: before the batch, and after its turns.
+    """Oldest readable time of a store during a batch.
 
-    Only turns of the store's operator that change it are kept, with their ``marks``.
+    The time is a window start, or with ``by_end`` a session end. ``before_ms`` is that time before the batch, and
+    ``oldest_ms`` that after turns of the store's operator. Only turns that change it are kept, with their ``marks``.
     """
 
     before_ms: int

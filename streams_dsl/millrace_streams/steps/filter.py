@@ -27,7 +27,10 @@ class FilterStep(StatelessStep):
 
 @dataclass(frozen=True)
 class BranchStep(StatelessStep):
-    """Step of a ``BranchNode``: the records that this branch takes and no earlier one took."""
+    """Step of a ``BranchNode``.
+
+    The branch takes the records for which its predicate is true and that no earlier branch took.
+    """
 
     def run(self, inputs: Inputs, state: State) -> Output:
         """Keep the rows of this branch."""

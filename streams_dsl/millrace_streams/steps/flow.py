@@ -96,7 +96,10 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
-    """Stream time of a task: the timestamps of its input records, with their marks."""
+    """Course of a task's stream time during a batch.
+
+    ``times`` are the timestamps of the task's input records, and ``marks`` are their marks.
+    """
 
     times: list[int]
     marks: Marks
@@ -104,11 +107,12 @@ class Ticks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """Input of a step for a batch: one batch per parent, and the processing order of their rows.
+    """Input of a step for a batch.
 
-    ``sides`` and ``rows`` name the parent and the row of each turn. With one parent, turn and row are equal. After the
-    parents' batches come unsent changes (``State.unsent``) of tables that the step looks up; ``unsent`` has the parents
-    that these are.
+    The input has one batch per parent and the processing order of their rows. ``sides`` and ``rows`` name the parent
+    and the row of each turn. With one parent, turn and row are equal. After the batches of the parents come the unsent
+    changes (``State.unsent``) of tables that the step looks up. ``unsent`` has the parents to which these changes
+    belong.
     """
 
     batches: tuple[Batch, ...]
@@ -240,9 +244,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Output of a step: a batch, and the causing turns of its rows; None means the input's rows one by one.
+    """Output of a step for a batch.
 
-    ``dropped`` is Kafka's ``dropped-records``. ``marks`` are set by the few steps whose rows have no cause,
+    ``causes`` has the turn that caused each row of the batch. None means that the rows correspond to the input's rows
+    one by one. ``dropped`` is Kafka's ``dropped-records``. ``marks`` are set by the few steps whose rows have no cause,
     ``children`` by processors.
     """
 

@@ -33,7 +33,10 @@ from millrace_streams.windows import length_of
 
 
 class Conversion(NamedTuple):
-    """Conversion of results by key, as ``result_conversion``; values of the type ``exact`` need none."""
+    """Conversion of results by key, as ``result_conversion`` returns it.
+
+    Values of the type ``exact`` need no conversion.
+    """
 
     of: ValueConversion
     exact: type | None
@@ -41,11 +44,11 @@ class Conversion(NamedTuple):
 
 @dataclass(slots=True)
 class Folding:
-    """A batch being folded record by record: keys, values, times and sides by turn, the relevant turns, the output.
+    """State of a batch that is folded record by record.
 
-    ``stream_times`` has the largest time of the input so far for each relevant turn. ``starts`` has the starts of the
-    open time windows of a turn. ``conversion`` is that of ``FoldStep``, and ``out`` and ``changes`` are those
-    of ``FoldStep.run``.
+    ``keys``, ``values``, ``times`` and ``sides`` are by turn. ``turns`` are the relevant turns. ``stream_times`` has
+    the largest time of the input so far for each relevant turn. ``starts`` has the starts of the open time windows of a
+    turn. ``conversion`` is that of ``FoldStep``, and ``out`` and ``changes`` are those of ``FoldStep.run``.
     """
 
     node: FoldNode
@@ -81,9 +84,10 @@ class Folding:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Rows to fold, once per window, with the windows' starts if there are windows.
+    """Rows to fold, once for each of their windows.
 
-    ``counted`` are the relevant rows. ``closed`` has the time up to which windows are closed at each of them.
+    ``starts`` has the windows' starts, if there are windows. ``counted`` are the relevant rows. ``closed`` has the time
+    up to which windows are closed at each of them.
     """
 
     rows: Rows
@@ -94,10 +98,10 @@ class Placed:
 
 @dataclass(frozen=True)
 class FoldStep:
-    """Step of a ``FoldNode`` without a window; base of the steps with one.
+    """Step of a ``FoldNode`` without a window.
 
-    Records without a key are dropped, and with ``needs_value`` also records without a value. A result of None deletes
-    the row, and the next record starts again.
+    The class is also the base of the steps with a window. Records without a key are dropped, and with ``needs_value``
+    also records without a value. A result of None deletes the row, and the next record starts again.
     """
 
     operator: Operator
@@ -140,7 +144,7 @@ class FoldStep:
 
     @property
     def in_groups(self) -> bool:
-        """Whether the records of one input are folded key by key."""
+        """True if the records of a single input can be folded key by key."""
         return True
 
     @property

@@ -41,7 +41,7 @@ class SessionWindowsStep(FoldStep):
 
     @property
     def in_groups(self) -> bool:
-        """Whether keys are folded one after the other."""
+        """True if keys can be folded one after the other."""
         return not self.node.on_close
 
     @property

@@ -38,7 +38,10 @@ class Instruction(StrEnum):
 
 
 class ForeignKeySubscription(NamedTuple):
-    """Subscription of a left row to a right row; ``digest`` identifies the left value."""
+    """Subscription of a left row to a right row.
+
+    ``digest`` identifies the left value.
+    """
 
     left_key: Any
     digest: str | None
@@ -62,7 +65,10 @@ def digest_of(value: Any) -> str | None:
 
 @dataclass(frozen=True)
 class SubscribeStep(StatelessStep):
-    """Step of a ``SubscribeNode``: changes of the left table to subscriptions by foreign key."""
+    """Step of a ``SubscribeNode``.
+
+    The step converts changes of the left table to subscriptions by foreign key.
+    """
 
     def run(self, inputs: Inputs, state: State) -> Output:
         """Emit the subscriptions of each change."""
@@ -104,10 +110,11 @@ def _asks_left(new: Any, old: Any, new_wants: Any, old_wants: Any) -> list[tuple
 
 @dataclass(frozen=True)
 class AnswerStep:
-    """Step of an ``AnswerNode``; its inputs are the subscriptions and the right table's changes.
+    """Step of an ``AnswerNode``.
 
-    A change of a right row is sent to all its subscribers, in order of their keys, with the change's timestamp. The
-    response to a subscription has the larger timestamp of both. Subscriptions are stored by foreign key.
+    The inputs are the subscriptions and the right table's changes. A change of a right row is sent to all its
+    subscribers, in order of their keys, with the change's timestamp. The response to a subscription has the larger
+    timestamp of both. Subscriptions are stored by foreign key.
     """
 
     operator: Operator
@@ -175,7 +182,10 @@ class AnswerStep:
 
 @dataclass(frozen=True)
 class ResponseJoinStep:
-    """Step of a ``ResponseJoinNode``; its inputs are the left table's changes and the responses."""
+    """Step of a ``ResponseJoinNode``.
+
+    The inputs are the left table's changes and the responses.
+    """
 
     operator: Operator
 

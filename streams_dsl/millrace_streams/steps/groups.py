@@ -23,8 +23,9 @@ _START: Final = "__start"
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Groups of rows: ``rows`` are their numbers by group, each in order, and ``ends`` the end of each group.
+    """Groups of rows with the same key and window.
 
+    ``rows`` are the numbers of the rows by group, each group in order. ``ends`` has the end of each group in ``rows``.
     ``keys`` and, with windows, ``starts`` belong to the groups; earlier windows come first.
     """
 
@@ -85,7 +86,10 @@ def group(batch: Batch, rows: Rows, starts: Rows | None = None) -> Groups:
 
 @dataclass(slots=True)
 class Folded:
-    """Result of folded groups per row, by group: the result, the previous aggregate, and the result's time."""
+    """Result of folded groups, with one entry per row, by group.
+
+    ``results`` has the result of a row, ``befores`` the previous aggregate, and ``times`` the time of the result.
+    """
 
     results: list[Any] = field(default_factory=list)
     befores: list[Any] = field(default_factory=list)
@@ -103,9 +107,9 @@ def fold_groups(
 ) -> Folded:
     """Fold each group's rows into its stored aggregate, which is loaded once and saved once.
 
-    ``times`` are the rows' times. ``load`` and ``save`` take key and window start. ``add`` takes the key, the group's
-    first row, the row after its last, the initial aggregate, and the list to which it appends the aggregate after each
-    row. If ``add`` raises, ``place`` is set to the failing row.
+    ``times`` are the rows' times. ``load`` and ``save`` take the key and the start of the window. ``add`` takes the
+    key, the group's first row, the row after its last, and the initial aggregate. The last argument of ``add`` is the
+    list to which it appends the aggregate after each row. If ``add`` raises, ``place`` is set to the failing row.
     """
     folded = Folded()
     results, first = folded.results, 0

@@ -28,7 +28,10 @@ from millrace_streams.windows import FOREVER_MS, Windowed
 
 @dataclass(slots=True)
 class TableView:
-    """Rows of another operator's table: those before the batch, updated by its changes."""
+    """View of the rows of another operator's table.
+
+    The view has the rows from before the batch, and applies the table's changes to them.
+    """
 
     rows: dict[Any, Stored]
 
@@ -46,7 +49,7 @@ class TableView:
 
 @dataclass(slots=True)
 class VersionsView(TableView):
-    """View of a versioned table, which can be read as of a past time."""
+    """View of a versioned table, readable as of past times."""
 
     versions: dict[Any, Versions] = field(default_factory=dict)
     newest_ms: int = -1
@@ -76,7 +79,10 @@ class VersionsView(TableView):
 
 @dataclass(slots=True)
 class WindowsView(TableView):
-    """View of a windowed table, whose rows expire also within a batch; ``oldest_ms`` is that of each turn."""
+    """View of a windowed table, whose rows expire within a batch too.
+
+    ``oldest_ms`` is the oldest readable time at each turn.
+    """
 
     expiry: Expiry
     oldest_ms: Rows
@@ -109,9 +115,10 @@ def keys_of_side(inputs: Inputs, side: int) -> set[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Partners:
-    """Join partners: values, and ``numbers`` with the value's index per record; None means one per record, in order.
+    """Values with which records are joined.
 
-    A value of None means no partner.
+    ``numbers`` has the index of each record's value in ``values``. None means one value per record, in order. A value
+    of None means that the record has no partner.
     """
 
     values: list[Any]
@@ -129,7 +136,10 @@ class Partners:
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """Computation of joined values by a node's joiner; ``right`` is the layout of the partners."""
+    """Computation of joined values by a node's joiner.
+
+    ``right`` is the layout of the partners.
+    """
 
     node: str
     joiner: Joiner

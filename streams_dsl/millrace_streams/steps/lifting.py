@@ -30,7 +30,10 @@ _COUNTS: Final = "__counts"
 
 @dataclass(frozen=True)
 class Lifting:
-    """Conversion of records of ``schema`` to rows of key, window, accumulators, time and row number."""
+    """Conversion of records to rows with accumulators.
+
+    ``schema`` has the columns of the records. A row has a key, a window, the accumulators, a time and a row number.
+    """
 
     node: str
     aggregates: tuple[tuple[str, Aggregate], ...]

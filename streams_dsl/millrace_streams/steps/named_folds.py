@@ -54,7 +54,7 @@ class NamedFold:
 
     @cached_property
     def keeps_results(self) -> bool:
-        """Whether an entry of the store holds results."""
+        """True if an entry of the store holds results instead of accumulators."""
         removes = isinstance(self.node, TableFoldNode)
         return self.node.bare or not (removes or any(each.kind == "mean" for _, each in self.node.aggregates))
 

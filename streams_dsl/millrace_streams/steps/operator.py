@@ -26,10 +26,11 @@ AnyStoreSpec: TypeAlias = StoreSpec | ObjectStoreSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """A node with the layouts of its inputs and its output: all data that a step needs.
+    """Node with all data that its step needs.
 
-    ``reads`` names for each parent the store in which a table's rows can be looked up. ``versioned`` tells which
-    parents are versioned tables, whose changes may be out of order.
+    ``inputs`` and ``result`` are the layouts of the node's inputs and output. ``reads`` names for each parent the store
+    in which a table's rows can be looked up. ``versioned`` tells which parents are versioned tables, whose changes may
+    be out of order.
     """
 
     node: Node
@@ -106,7 +107,10 @@ def _stored(store: ObjectStore, key: Any) -> Stored | None:
 
 
 class Step(Protocol):
-    """A running operator; created once per worker and used for all its batches and buckets."""
+    """Running operator.
+
+    A step is created once per worker and used for all its batches and buckets.
+    """
 
     @property
     def stores(self) -> tuple[AnyStoreSpec, ...]:

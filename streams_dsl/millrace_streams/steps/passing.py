@@ -36,7 +36,10 @@ class ToStreamStep(StatelessStep):
 
 @dataclass(frozen=True)
 class ChildStep(StatelessStep):
-    """Step of a ``ChildNode``; the task passes it only the records for its child."""
+    """Step of a ``ChildNode``.
+
+    The task passes the step only the records for its child.
+    """
 
     def run(self, inputs: Inputs, state: State) -> Output:
         """Return the same rows."""
@@ -69,7 +72,10 @@ def _named(batch: Batch, layout: Layout) -> Batch:
 
 @dataclass(frozen=True)
 class RepartitionStep(StatelessStep):
-    """Step of a ``RepartitionNode``: rows through a topic come after all direct rows of their record."""
+    """Step of a ``RepartitionNode``.
+
+    Rows through a topic come after all direct rows of their record.
+    """
 
     number: int
 

@@ -124,7 +124,10 @@ class SessionView:
 
 @dataclass(frozen=True, slots=True)
 class VersionedView:
-    """Store of the versions of a value per key, by the time in ms from which they are valid."""
+    """Versioned store as a processor sees it.
+
+    The store has the versions of a value per key, by the time in ms from which they are valid.
+    """
 
     _store: VersionedStore
     _convert: ValueConversion

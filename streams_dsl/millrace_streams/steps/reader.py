@@ -27,7 +27,10 @@ from millrace_streams.steps.registry import make_step
 
 
 class Read(NamedTuple):
-    """Rows for the task, the record of each row, and the number of dropped records."""
+    """Output of a reader for one batch.
+
+    ``batch`` has the rows for the task, ``rows`` the record of each row, and ``dropped`` the number of dropped records.
+    """
 
     batch: Batch
     rows: Rows
@@ -36,7 +39,10 @@ class Read(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """The source and its directly following operators, ready to run; ``layout`` is the source's."""
+    """Source with the operators that directly follow it, ready to run.
+
+    ``layout`` is the layout of the source.
+    """
 
     source: SourceNode
     layout: Layout

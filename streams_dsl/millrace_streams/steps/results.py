@@ -25,7 +25,10 @@ MISFITS: Final = (
 
 
 class MisfitError(Exception):
-    """A function's result that does not fit its layout; the message is that of ``check_types``."""
+    """Result of a user's function that does not fit its layout.
+
+    The message is that of ``check_types``.
+    """
 
 
 def result_conversion(layout: Layout, what: str = "the function's result") -> ValueConversion:

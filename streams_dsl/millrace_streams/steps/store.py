@@ -31,10 +31,11 @@ _EARLIEST_MS: Final = -(2**63)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSpec:
-    """Description of a store: its name, the columns of its rows, and the key columns.
+    """Description of a store.
 
-    ``window`` is the key column with the window's start in ms, if there is one. As in Kafka Streams' window stores, a
-    row expires when the newest window starts ``retention_ms`` after its own. A window starts every ``advance_ms``.
+    ``schema`` has the columns of the rows, and ``key`` names the key columns. ``window`` is the key column with the
+    window's start in ms, if there is one. As in Kafka Streams' window stores, a row expires when the newest window
+    starts ``retention_ms`` after its own. A window starts every ``advance_ms``.
     """
 
     name: str
@@ -47,7 +48,10 @@ class StoreSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateDelta:
-    """Changes of a batch: whole rows, the newest of their keys, and stream time after the batch."""
+    """Changes of a batch in a ``Store``.
+
+    ``rows`` are whole rows, the newest of each key. ``stream_time_ms`` is the stream time after the batch.
+    """
 
     rows: pl.DataFrame
     stream_time_ms: int

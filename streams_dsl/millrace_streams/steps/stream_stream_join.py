@@ -80,9 +80,10 @@ class StreamStreamJoinStep:
 
 @dataclass(slots=True)
 class _Join:
-    """Join of a batch's records, one after the other; ``turn`` and ``side`` are those of the current record.
+    """Join of the records of a batch, one after the other.
 
-    ``out`` collects the left values of all pairs, ``others`` the right ones; they are joined at the end.
+    ``turn`` and ``side`` are those of the current record. ``out`` collects the left values of all pairs and ``others``
+    the right values. All pairs are joined at the end.
     """
 
     node: StreamStreamJoinNode
@@ -192,9 +193,10 @@ _Item: TypeAlias = tuple[tuple[Any, ...], tuple[int, Any, int]]
 
 
 class _Order:
-    """Waiting records of each side, in order: a release reads none that wait behind others of their side.
+    """Waiting records of each side, in order.
 
-    Records leave the buffer also when they find a match. Their items are dropped when they are met.
+    With this order, a release reads no record that waits behind others of its side. Records leave the buffer also when
+    they find a match. Their items are dropped when the release meets them.
     """
 
     def __init__(self, waiting: TimeBuffer) -> None:

@@ -32,13 +32,13 @@ _TURN: Final = "__turn"
 
 @dataclass(frozen=True)
 class StreamTableJoinStep:
-    """Step of a ``StreamTableJoinNode``; its inputs are the stream and the table's changes.
+    """Step of a ``StreamTableJoinNode``.
 
-    Only the stream's records give results, with their own timestamp. A record without a value is dropped. A record
-    without a key is dropped too, but a left join joins it with None. If a global table's selector returns None for a
-    record with a key, the record is dropped, as in Kafka Streams 3.9. A versioned table is read as of the record's
-    time. With a grace a record waits until stream time reaches its time plus the grace, and records leave in time
-    order.
+    The inputs are the stream and the table's changes. Only the stream's records give results, with their own timestamp.
+    A record without a value is dropped. A record without a key is dropped too, but a left join joins it with None. If a
+    global table's selector returns None for a record with a key, the record is dropped, as in Kafka Streams 3.9. A
+    versioned table is read as of the record's time. With a grace a record waits until stream time reaches its time plus
+    the grace, and records leave in time order.
     """
 
     operator: Operator
@@ -261,7 +261,10 @@ class _Pairs(NamedTuple):
 
 @dataclass(slots=True)
 class _Found:
-    """Records to join: their turns, their rows in the stream's batch, and the table's values."""
+    """Records of a batch that are to be joined.
+
+    ``turns`` are their turns, ``rows`` their rows in the stream's batch, and ``values`` the table's values.
+    """
 
     turns: list[int] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)

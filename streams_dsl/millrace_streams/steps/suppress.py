@@ -16,12 +16,12 @@ from millrace_streams.stores.entries import Held
 class SuppressStep:
     """Step of a ``SuppressNode``.
 
-    Its stream time is that of the changes that reach it. A change is emitted when stream time has reached its time (for
-    final results its window's end) plus the wait. A later change of a suppressed key takes the place of the first.
+    Stream time is that of the changes that reach the step. A change is emitted when stream time has reached its time
+    (for final results its window's end) plus the wait. A later change of a suppressed key takes the place of the first.
     Changes are emitted in order of that time, then of the key. Deletions are forwarded, but not as final results.
 
-    The old value of a forwarded change is that of the newest change of its key, as in Kafka Streams
-    (``InMemoryTimeOrderedKeyValueChangeBuffer``), even if that value was never forwarded.
+    The old value of a forwarded change is that of the newest change of its key, even if that value was never forwarded.
+    Kafka Streams does the same (``InMemoryTimeOrderedKeyValueChangeBuffer``).
     """
 
     operator: Operator

@@ -84,9 +84,10 @@ class GroupTableStep(StatelessStep):
 
 @dataclass(frozen=True)
 class TableFoldStep:
-    """Step of a ``TableFoldNode``: subtracts the old value from a group's aggregate and adds the new one.
+    """Step of a ``TableFoldNode``.
 
-    A group that does not exist has nothing to subtract. A result of None deletes it.
+    The step subtracts the old value from the aggregate of its group and adds the new value to that of its group. A
+    group that does not exist has nothing to subtract. A result of None deletes the group.
     """
 
     operator: Operator

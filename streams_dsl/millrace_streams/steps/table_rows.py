@@ -17,7 +17,10 @@ from millrace_streams.stores import KeyValueStore
 
 @dataclass(frozen=True)
 class TableRowsStep:
-    """Base of the steps that change a table's rows one by one, optionally with a store."""
+    """Base of the steps that change a table's rows one by one.
+
+    A step may have a store for the rows.
+    """
 
     operator: Operator
 
@@ -77,7 +80,10 @@ class TableFilterStep(TableRowsStep):
 
 @dataclass(frozen=True)
 class TableMapStep(TableRowsStep):
-    """Step of a ``TableMapNode``: new values from a Python function, which is not called for deletions."""
+    """Step of a ``TableMapNode``.
+
+    New values come from a Python function, which is not called for deletions.
+    """
 
     def run(self, inputs: Inputs, state: State) -> Output:
         """Call the function."""

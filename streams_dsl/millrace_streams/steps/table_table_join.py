@@ -129,7 +129,11 @@ class TableTableJoinStep:
 
 @dataclass(slots=True)
 class _Found:
-    """All changes by turn, and the turns with a result, with the other side's value and the result's time."""
+    """Changes of both tables, and the turns that have a result.
+
+    ``keys``, ``news``, ``times``, ``olds`` and ``sides`` are by turn and have all changes. ``turns`` are the turns with
+    a result. ``opposites`` has the other side's value for each of them, and ``newest_times`` the time of the result.
+    """
 
     keys: list[Any]
     news: list[Any]

@@ -48,7 +48,11 @@ Forks = Mapping[tuple[str, str, int], tuple[int, int, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """Result of a batch: outputs by sink (and visible repartition topic), changes by store, dropped records by node."""
+    """Result of a task for a batch.
+
+    ``outputs`` are by sink and visible repartition topic, and ``deltas`` and ``changes`` are by store. ``dropped``
+    counts the dropped records by node.
+    """
 
     outputs: Mapping[str, Flow]
     deltas: Mapping[str, StateDelta]
@@ -58,7 +62,10 @@ class TaskResult:
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of a task, by node name; created once for all its batches and buckets."""
+    """Steps of a task, by node name.
+
+    They are created once for all batches and buckets of the task.
+    """
 
     operators: Sequence[Operator]
     forks: Forks
@@ -96,7 +103,7 @@ class Steps:
 
     @cached_property
     def one_by_one(self) -> bool:
-        """Whether several steps share a store, so that records must be processed one by one."""
+        """True if several steps share a store, so that records must be processed one by one."""
         names = [spec.name for step in self.by_node.values() for spec in step.stores]
         return len(names) > len(set(names))
 

@@ -1,9 +1,10 @@
-"""Copies of windowed tables on a later stage, whose rows expire as those of the table itself.
+"""Copies of windowed tables on a later stage.
 
-The table sends its changes. A join also finds rows that the table does not send, because their windows are open, and it
-does not find rows that have expired. The copy gets both as unsent changes (``State.unsent``): they change its rows, but
-no join has a result because of them. An expired row is a deletion among them. A copy cannot tell from its own rows that
-one has expired. It has rows of many buckets of the table, and each bucket has its own stream time.
+The rows of a copy expire as those of the table itself. The table sends its changes. A join also finds rows that the
+table does not send, because their windows are open, and it does not find rows that have expired. The copy gets both as
+unsent changes (``State.unsent``). They change its rows, but no join has a result because of them. An expired row is a
+deletion among them. A copy cannot tell from its own rows that one has expired. It has rows of many buckets of the
+table, and each bucket has its own stream time.
 """
 
 from __future__ import annotations
@@ -97,7 +98,10 @@ class UnsentStep(StatelessStep):
 
 @dataclass(frozen=True)
 class WindowCopyStep:
-    """Step of a ``WindowCopyNode``; its inputs are the table's changes and the unsent ones."""
+    """Step of a ``WindowCopyNode``.
+
+    The inputs are the table's changes and the unsent changes.
+    """
 
     operator: Operator
 

@@ -1,5 +1,6 @@
-"""State stores of Kafka Streams: key-value, window, session, versioned, records, subscriptions, and time-ordered
-buffers.
+"""State stores of Kafka Streams.
+
+The kinds are key-value, window, session, versioned, records, subscriptions, and time-ordered buffers.
 
 A store belongs to one operator in one bucket, and only this operator changes it. Other operators that read it (a join
 its tables) see it *as of the start of the batch*. They apply the changes that reach them, and the expiry of its windows

@@ -73,8 +73,9 @@ class StoreSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Changes of a batch in a store: entries by identity (None: deleted), and the operator's numbers.
+    """Changes of a batch in one store.
 
+    ``entries`` has the changed entries by identity, None for a deleted one. ``numbers`` are the operator's numbers.
     ``touched`` is true if anything changed.
     """
 
@@ -258,10 +259,10 @@ class ObjectStore(ABC):
 
 @dataclass(slots=True)
 class ExpiringStore(ObjectStore):
-    """Base of the stores of windows, sessions and records, whose entries expire when newer ones come.
+    """Base of the stores of windows, sessions and records.
 
-    If other operators look entries up (``looked_up``), a batch removes expired entries at its end, because an operator
-    may read one as of an earlier record.
+    Entries expire when newer entries come. If other operators look entries up (``looked_up``), expired entries are
+    removed only at the end of a batch. Until then, an operator may read one as of an earlier record.
     """
 
     looked_up: bool = False

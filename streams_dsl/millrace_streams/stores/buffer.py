@@ -33,7 +33,10 @@ class Entry(Protocol):
 
 @dataclass(slots=True)
 class TimeBuffer(ObjectStore):
-    """Entries by identity, ordered by place; entries with equal places are in order of arrival."""
+    """Entries by identity, ordered by place.
+
+    Entries with equal places are in order of arrival.
+    """
 
     _entries: dict[Any, Any] = field(default_factory=dict)
     _place_of: dict[Any, tuple[Any, ...]] = field(default_factory=dict)
@@ -104,7 +107,7 @@ class TimeBuffer(ObjectStore):
 
     @property
     def _timed(self) -> bool:
-        """Whether the identity has the time until which an entry waits."""
+        """True if the identity has the time until which an entry waits."""
         return self.spec.form == "final"
 
     def _want_entry(self, identity: Hashable) -> None:

@@ -8,7 +8,11 @@ from millrace_streams.serdes import sort_key
 
 
 class Held(NamedTuple):
-    """A suppressed change: the newest of its key, the value that it replaced, the time for which it waits."""
+    """Newest change of a suppressed key.
+
+    ``before`` is the value that the suppressed change replaced. ``due`` is the change's time, or for final results its
+    window's end; the wait begins then.
+    """
 
     key: Any
     value: Any

@@ -33,7 +33,10 @@ Rows = list[tuple[Any, ...]]
 
 
 class Part(NamedTuple):
-    """Columns of a form: those of a key, of a value, or a number."""
+    """Columns of one part of an entry.
+
+    The part is a key, a value, or a number.
+    """
 
     prefix: str
     layout: Layout | None
@@ -43,11 +46,11 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Conversion of entries: the parts of a row, and functions between an entry and the cells of its rows.
+    """Conversion between store entries and rows of columns.
 
-    ``rows`` returns the cells of each row of an entry, one per part; the cell of a part with a layout is the pair of
-    key and value. ``entry`` returns identity and entry from an entry's rows. ``identity`` returns the cells of the
-    leading parts that identify an entry, also for a deleted one.
+    ``parts`` are the parts of a row. ``rows`` returns the cells of each row of an entry, one per part. The cell of a
+    part with a layout is the pair of key and value. ``entry`` returns identity and entry from an entry's rows.
+    ``identity`` returns the cells of the leading parts that identify an entry, also for a deleted one.
     """
 
     parts: tuple[Part, ...]

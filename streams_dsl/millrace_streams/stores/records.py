@@ -1,7 +1,8 @@
-"""Record store: a stream's records by key and time, for a join's other side.
+"""Record store: the records of a stream by key and time.
 
-Kafka Streams' class is a window store that retains duplicates. A record is readable as long as ``time > newest time -
-retention``. The newest time is that of the newest record ever put. A heap has the records that expire next.
+Stream-stream joins look up the records of the other side in it. Kafka Streams' class is a window store that retains
+duplicates. A record is readable as long as ``time > newest time - retention``. The newest time is that of the newest
+record ever put. A heap has the records that expire next.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ _NEWEST_BEFORE: Final = ("newest_left", "newest_right")
 
 @dataclass(slots=True)
 class RecordStore(ExpiringStore):
-    """Values by key and time; an identity is the pair of both, and its entry the tuple of its values in order.
+    """Values by key and time.
 
-    ``_records`` has the records of each key, ascending by time; those of equal times are in order of arrival.
+    An identity is the pair of key and time, and its entry is the tuple of its values in order. ``_records`` has the
+    records of each key, ascending by time; those of equal times are in order of arrival.
     """
 
     _records: dict[Any, list[tuple[int, Any]]] = field(default_factory=dict)

@@ -1,8 +1,8 @@
 """Session store: a value per key and session, kept for a retention.
 
 A session spans its first to its last record. It is readable as long as ``end > newest end - retention``. Two heaps have
-the sessions that end next. A deleted session stays in them until its turn comes or most are deleted, because a removal
-would take time proportional to the number of sessions.
+the sessions that end next. A deleted session stays in them until its turn comes or most of the sessions in them are
+deleted. An immediate removal would take time proportional to the number of sessions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Subscription store: the left rows of a foreign-key join by the key of the right row that they name.
+"""Subscription store: left rows of a foreign-key join, by foreign key.
 
-Kafka Streams' class is a key-value store with combined keys. A subscription is set or removed without reading the
-others of its right key, which may be many. Only a change of the right row reads them.
+The foreign key of a left row is the key of its right row. Kafka Streams' class is a key-value store with combined keys.
+A subscription is set or removed without reading the others of its right key, which may be many. Only a change of the
+right row reads them.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from millrace_streams.stores.base import Change, ObjectStore, Place, Stored
 
 @dataclass(slots=True)
 class SubscriptionStore(ObjectStore):
-    """Digests of left rows by right key and left key; an identity is the pair of both.
+    """Digests of left rows by right key and left key.
 
-    ``_changed`` has the identities below that a load must not restore, because a later change replaces them.
+    An identity is the pair of both keys. ``_changed`` has the identities below that a load must not restore, because a
+    later change replaces them.
     """
 
     _subscribers: dict[Any, dict[Any, Stored]] = field(default_factory=dict)

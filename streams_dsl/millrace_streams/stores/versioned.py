@@ -46,8 +46,9 @@ class Versions:
     def put(self, timestamp_ms: int, value: Any) -> bool:
         """Add a version; returns whether it is the newest now.
 
-        In Kafka's store a deletion with the time of the newest value removes this value, and is known later only as the
-        end of a value before it. Without one an older version can be the newest again.
+        In Kafka's store a deletion with the time of the newest value removes this value. The deletion is known later
+        only as the end of the value before it. If there is no value before it, an older version can be the newest
+        again.
         """
         place = bisect_left(self.times, timestamp_ms)
         if place < len(self.times) and self.times[place] == timestamp_ms:

@@ -17,9 +17,9 @@ from millrace_streams.stores.base import ExpiringStore, Place, Stored
 
 @dataclass(slots=True)
 class WindowStore(ExpiringStore):
-    """Values by key and window start; an identity is the pair of both.
+    """Values by key and window start.
 
-    ``_starts_of`` has the starts of each key's windows, ascending.
+    An identity is the pair of both. ``_starts_of`` has the starts of each key's windows, ascending.
     """
 
     _windows: dict[Any, dict[int, Stored]] = field(default_factory=dict)
