@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Run a topology once over all records that its topics retain, into Delta tables of their own.
+"""Batch run of a topology over all records that its topics retain.
 
-The topology and its steps are the same as in a stream, and so are the rows. One bounded job replaces each table in one
-commit. Use it for a changed topology, for a lost table, or to check the result of a stream.
+The run writes Delta tables of its own. The topology and its steps are the same as in a stream, and so are the rows. One
+bounded job replaces each table in one commit. Use it for a changed topology, for a lost table, or to check the result
+of a stream.
 
   python jobs/backfill.py --topology jobs/hourly_departures.py --table /data/hourly_departures_again
   python jobs/backfill.py --topology my.module:my_topology --table totals=/data/totals --table hours=/data/hours

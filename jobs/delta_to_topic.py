@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-r"""Write the changes of a Delta table (its Change Data Feed) to a topic, exactly once.
+r"""Exactly-once copy of a Delta table's changes to a topic.
 
-Inserted and updated rows become records, and deleted rows become tombstones. Each key's records are in the order of
-the table's commits. The first run writes the existing rows; --starting-version begins with the changes of a commit
-instead. A job that is killed at any moment resumes when it is run again. Readers with isolation.level=read_committed
-miss no change and see none twice. By default the job writes the table's current changes and ends. With --continuous it
-runs until it is stopped (SIGTERM or Ctrl-C stop it cleanly).
+The job reads the table's Change Data Feed. Inserted and updated rows become records, and deleted rows become
+tombstones. Each key's records are in the order of the table's commits. The first run writes the existing rows. With
+--starting-version the job begins with the changes of a commit instead. A job that is killed at any moment resumes when
+it is run again. Readers with isolation.level=read_committed miss no change and see none twice. By default the job
+writes the table's current changes and ends. With --continuous it runs until it is stopped (SIGTERM or Ctrl-C stop it
+cleanly).
 
-A typed topic gets the table's columns; an opaque topic gets JSON. The table needs delta.enableChangeDataFeed=true.
---appended-only reads a table without it, if rows are only added to that table. --where selects changes, not rows: an
-excluded change leaves the key's record unchanged.
+A typed topic gets the table's columns; an opaque topic gets JSON. The table needs delta.enableChangeDataFeed=true. With
+--appended-only the job reads a table without that property, if rows are only added to the table. The option --where
+selects changes, not rows. An excluded change leaves the key's record unchanged.
 
   python jobs/delta_to_topic.py --table /data/customers --topic customers --key id --checkpoint /data/checkpoints/c
   spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0 \

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Flights with their plane and the weather of their hour, appended to a Delta table.
+"""Flights with their plane and the weather of their hour.
 
-The job reads the topics flights and weather, keyed by origin (the demo fills them), and planes, keyed by tail number
-(make_examples.py fills it). A flight is joined with the data known when it arrives: its plane by tail number, and the
-weather by origin and scheduled hour. Unknown values are null.
+The results are appended to a Delta table. The job reads the topics flights and weather, keyed by origin (the demo fills
+them), and planes, keyed by tail number (make_examples.py fills it). A flight is joined with the data known when it
+arrives: its plane by tail number, and the weather by origin and scheduled hour. Unknown values are null.
 
   python jobs/flights_enriched.py --table /data/flights_enriched
 

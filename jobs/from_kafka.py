@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-r"""Copy a Kafka topic exactly once: partition, key, value, headers and timestamp of each record, and an offset map.
+r"""Exactly-once copy of a Kafka topic.
 
-Each transaction writes records, and their new offsets to the topic <target>-offsets-map. A job that is killed at any
-moment resumes at the end of the map when it is run again. Only committed records are copied. A missing target is
-created with the partitions and options that the topic has in Kafka. By default the job copies the records that Kafka
-holds and ends. With --continuous it runs until it is stopped (SIGTERM or Ctrl-C stop it cleanly).
+The job copies partition, key, value, headers and timestamp of each record, and keeps an offset map. Each transaction
+writes records, and their new offsets to the topic <target>-offsets-map. A job that is killed at any moment resumes at
+the end of the map when it is run again. Only committed records are copied. A missing target is created with the
+partitions and options that the topic has in Kafka. By default the job copies the records that Kafka holds and ends.
+With --continuous it runs until it is stopped (SIGTERM or Ctrl-C stop it cleanly).
 
 --groups also migrates consumer groups: a group's committed offsets in Kafka are committed here for the group of the
 same name, as offsets of the copy. To migrate a topic, copy with --continuous, stop the producers, and let the job end.

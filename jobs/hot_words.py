@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Most frequent search words of the last ten minutes, appended to a Delta table every minute.
+"""Most frequent search words of the last ten minutes.
 
-The job reads the topic searches (make_examples.py fills it). Words are counted per minute of event time, in parallel.
-At the end of a minute, one task ranks the counts of the window. The table hot_words gets the rows of each minute: the
-minute's end, the rank, the word, and the number of its searches in the window.
+The words are appended to a Delta table every minute. The job reads the topic searches (make_examples.py fills it).
+Words are counted per minute of event time, in parallel. At the end of a minute, one task ranks the counts of the
+window. The table hot_words gets the rows of each minute: the minute's end, the rank, the word, and the number of its
+searches in the window.
 
   python jobs/hot_words.py --table /data/hot_words --words 10 --window-minutes 10
 
@@ -52,7 +53,10 @@ def in_one_place(key: Windowed, searches: int) -> tuple[str, dict[str, Any]]:
 
 
 class Ranking:
-    """Ranking of words by their searches in the last minutes, at the end of each minute."""
+    """Ranking of words by their searches in the last minutes.
+
+    The words are ranked at the end of each minute.
+    """
 
     def __init__(self, ranks: int, minutes: int) -> None:
         """Rank the first ``ranks`` words of the last ``minutes``."""

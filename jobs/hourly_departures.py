@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Departures and mean delay per hour and airport, kept up to date in a Delta table.
+"""Departures and mean delay per hour and airport.
 
-The job reads the topic flights (the demo fills it), leaves out cancelled flights, and counts the others by origin and
-scheduled hour. A delayed flight arrives late in the log, so its hour stays open for a day. A job that is killed at any
-moment resumes when it is run again, and the table gets the same rows.
+The job keeps them up to date in a Delta table. The job reads the topic flights (the demo fills it), leaves out
+cancelled flights, and counts the others by origin and scheduled hour. A delayed flight arrives late in the log, so its
+hour stays open for a day. A job that is killed at any moment resumes when it is run again, and the table gets the same
+rows.
 
   python jobs/hourly_departures.py --table /data/hourly_departures
   spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0 jobs/hourly_departures.py --table /data/hourly_departures

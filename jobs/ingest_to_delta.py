@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-r"""Ingest a topic into a Delta table, exactly once.
+r"""Exactly-once ingest of a topic into a Delta table.
 
 Spark's checkpoint records the offsets of each micro-batch, and Delta records the last batch it committed. A job that is
 killed at any moment resumes from the table's state when it is run again. No record is lost or duplicated. By default

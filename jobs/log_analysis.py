@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Analysis of a web server's log: requests and bytes per status and minute, and unreadable lines.
+"""Analysis of a web server's log.
 
-The job reads the topic log_lines (column line, in Apache's combined format; make_examples.py fills it). The table
-requests_by_status has a row per status and minute of the server's own time. A line may be up to a minute late. Lines in
-another format are appended to unreadable_lines.
+The job counts requests and bytes per status and minute, and collects unreadable lines. The job reads the topic
+log_lines (column line, in Apache's combined format; make_examples.py fills it). The table requests_by_status has a row
+per status and minute of the server's own time. A line may be up to a minute late. Lines in another format are appended
+to unreadable_lines.
 
   python jobs/log_analysis.py --table requests_by_status=/data/by_status --table unreadable_lines=/data/unreadable
 

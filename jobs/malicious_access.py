@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Blacklist of addresses with too many requests, kept in a Delta table, with expiry.
+"""Blacklist of addresses with too many requests, with expiry.
 
-The job reads the topic requests (make_examples.py fills it), keyed by address, and counts each address' requests per
-minute of event time. An address with more than --requests-max in a minute is added to the table blacklist. Its row is
-deleted --expiry-minutes after its last request over the limit.
+The job keeps the blacklist in a Delta table. The job reads the topic requests (make_examples.py fills it), keyed by
+address, and counts each address' requests per minute of event time. An address with more than --requests-max in a
+minute is added to the table blacklist. Its row is deleted --expiry-minutes after its last request over the limit.
 
   python jobs/malicious_access.py --table /data/blacklist --requests-max 100 --expiry-minutes 10
 
@@ -29,7 +29,10 @@ _MINUTE_MS: Final = 60_000
 
 
 class Blacklist:
-    """Blacklist that adds the addresses it receives, and removes expired addresses every minute."""
+    """Blacklist of the addresses that the processor receives.
+
+    Every minute the processor removes expired addresses.
+    """
 
     def __init__(self, expiry: timedelta) -> None:
         """Keep an address for ``expiry`` after it was last received."""

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-r"""Run any topology as a streaming job with exactly-once results in Delta tables and topics.
+r"""Streaming job that runs any topology with exactly-once results.
+
+The topology writes to Delta tables and topics.
 
   python jobs/run_topology.py --topology my.module:my_topology --table /data/totals
   python jobs/run_topology.py --topology path/to/file.py --table totals=/data/totals --table hours=/data/hours \

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Highest and lowest price of each stock over the last days, for every day, kept up to date in a Delta table.
+"""Highest and lowest price of each stock over the last days.
 
-The job reads the topic prices (make_examples.py fills it), keyed by symbol. The table highs_lows has a row for each
-symbol and window of --days, with its bounds, high, low, and number of trades. A window begins every day (UTC).
+The job keeps them up to date in a Delta table, for every day. The job reads the topic prices (make_examples.py fills
+it), keyed by symbol. The table highs_lows has a row for each symbol and window of --days, with its bounds, high, low,
+and number of trades. A window begins every day (UTC).
 
   python jobs/stock_highs_lows.py --table /data/highs_lows --days 5
 

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-r"""Write the records of a topic to another topic, copied or changed by Spark SQL, exactly once.
+r"""Exactly-once copy of a topic to another topic.
 
 Spark's checkpoint records the offsets of each micro-batch, and the brokers record the last batch committed for it. A
 job that is killed at any moment resumes when it is run again. Readers with isolation.level=read_committed miss no
 record and see none twice. By default the job reads the records that the topic holds and ends. With --continuous it runs
 until it is stopped (SIGTERM or Ctrl-C stop it cleanly).
 
-A copy keeps key, value, headers and timestamp of each record, or the columns of a typed topic. --select and --where
-change that, as Spark SQL over the source's columns (--columns reads others, such as __offset).
+A copy keeps key, value, headers and timestamp of each record, or the columns of a typed topic. The options --select and
+--where change the copy with Spark SQL over the source's columns. The option --columns reads other columns, such as
+__offset.
 
   python jobs/topic_to_topic.py --source orders --target orders_copy --checkpoint /data/checkpoints/orders_copy
   spark-submit jobs/topic_to_topic.py --source orders --target large_orders --checkpoint /data/checkpoints/large \

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-r"""Keep a Delta table up to date with a topic of changes by key: insert, update, delete, exactly once.
+r"""Exactly-once upsert of a topic's changes by key into a Delta table.
 
-For each key, the latest change of a micro-batch (by offset) is applied by MERGE, in the batch's transaction. A job that
-is killed at any moment resumes from the table's state when it is run again. By default the job reads the records that
-the topic holds and ends. With --continuous it runs until it is stopped (SIGTERM or Ctrl-C stop it cleanly).
+The job keeps the table up to date: changes insert, update and delete rows. For each key, the latest change of a
+micro-batch (by offset) is applied by MERGE, in the batch's transaction. A job that is killed at any moment resumes from
+the table's state when it is run again. By default the job reads the records that the topic holds and ends. With
+--continuous it runs until it is stopped (SIGTERM or Ctrl-C stop it cleanly).
 
-A tombstone deletes its key (typed topics), and so does a change for which --delete-when is true. --select converts
-records of opaque topics to columns, as Spark SQL over key, value and the other fields of a record.
+A tombstone deletes its key (typed topics), and so does a change for which --delete-when is true. The option --select
+converts records of opaque topics to columns, with Spark SQL over key, value and the other fields of a record.
 
   python jobs/upsert_to_delta.py --topic customers --table /data/customers --key id
   spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0 \

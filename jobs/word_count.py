@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Word counts of the lines in a topic, kept up to date in a Delta table.
+"""Word counts of the lines in a topic.
 
-The job reads the topic lines (column line; make_examples.py fills it) and splits each line into words of letters and
-digits, without regard to case. The table word_counts has one row per word.
+The job keeps the counts up to date in a Delta table. The job reads the topic lines (column line; make_examples.py fills
+it) and splits each line into words of letters and digits, without regard to case. The table word_counts has one row per
+word.
 
   python jobs/word_count.py --table /data/word_counts
 

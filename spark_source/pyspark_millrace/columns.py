@@ -57,7 +57,10 @@ RAW_VALUE: Final = "__value"
 
 @dataclass(frozen=True, slots=True)
 class TopicColumn:
-    """One output column: ``source`` is a column of the topic by its name, or metadata."""
+    """Output column of a read.
+
+    ``source`` is the name of a column of the topic, or metadata.
+    """
 
     name: str
     source: str | Metadata

@@ -74,7 +74,10 @@ class _Noting:
 
 
 class _Giving:
-    """Handle that returns the opened state variables, for the same calls in the same order."""
+    """Handle that returns the state variables that were opened before.
+
+    The calls must be the recorded ones, in the same order.
+    """
 
     def __init__(self, calls: list[_Call], states: list[Any]) -> None:
         self._opened = iter(zip(calls, states, strict=True))

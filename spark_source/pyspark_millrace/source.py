@@ -31,8 +31,9 @@ _SAYS_WHAT_TO_READ = frozenset(("subscribe", "subscribepattern", "assign"))
 
 
 class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is not typed here
-    """Topics of a millrace cluster as a table, for batch and streaming reads and writes (Spark's ``DataSource``).
+    """Data source ``millrace`` (Spark's ``DataSource``).
 
+    The source shows topics of a millrace cluster as a table, for batch and streaming reads and writes.
     ``pyspark_millrace.options.source`` and ``pyspark_millrace.sink.options`` describe the options. Wrong options raise
     ``UsageError`` before a query starts.
     """

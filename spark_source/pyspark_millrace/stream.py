@@ -63,8 +63,9 @@ _PLANNING_LOOP: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # pyspark is not typed
-    """Micro-batch reader (Spark's ``DataSourceStreamReader``); Spark's checkpoint is the only record of its
-    progress.
+    """Micro-batch reader of topics (Spark's ``DataSourceStreamReader``).
+
+    Spark's checkpoint is the only record of the reader's progress.
     """
 
     def __init__(self, options: SourceOptions, look_up: Callable[[], tuple[TopicSet, ReadLayout]]) -> None:

@@ -29,7 +29,10 @@ _FROM_BEFORE = -1
 
 
 class _Origins:
-    """Batches of the rows in each file; ``_FROM_BEFORE`` marks rows older than the log."""
+    """Batches that the rows of each file come from.
+
+    ``_FROM_BEFORE`` marks rows that are older than the log.
+    """
 
     def __init__(self, earlier: Mapping[str, TableFile]) -> None:
         self._batches: dict[str, frozenset[int]] = {path: frozenset({_FROM_BEFORE}) for path in earlier}

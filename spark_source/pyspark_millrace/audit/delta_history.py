@@ -71,7 +71,7 @@ class TableHistory:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the log starts at the table's first version."""
+        """True if the log starts at the table's first version."""
         return bool(self.commits) and self.commits[0].version == 0
 
 

@@ -84,7 +84,7 @@ class AuditReport:
 
     @property
     def by_rows(self) -> bool:
-        """Whether the offset of each row was checked."""
+        """True if the offset of each row was checked."""
         return self.why_not_by_rows is None
 
     @property

@@ -30,7 +30,10 @@ _ROWS_AT_ONCE: Final = 2**20
 
 @dataclass(frozen=True, slots=True)
 class OffsetColumns:
-    """Columns with the origin of a row; without ``topic`` all rows come from one topic."""
+    """Columns with the origin of a row.
+
+    ``topic`` is None if all rows come from one topic.
+    """
 
     topic: str | None
     partition: str

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Content of a range: offsets with records, and offsets that the log no longer has."""
+    """Content of a range of offsets.
+
+    ``readable`` are offsets with records, and ``lost`` are offsets that the log no longer has.
+    """
 
     readable: tuple[Interval, ...]
     lost: tuple[Interval, ...]

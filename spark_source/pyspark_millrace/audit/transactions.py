@@ -30,13 +30,16 @@ class Verdict(StrEnum):
 
     @property
     def is_fault(self) -> bool:
-        """Whether the verdict is a fault."""
+        """True if the verdict is a fault."""
         return self in (Verdict.MISSING, Verdict.DOUBLED)
 
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """A commit of a batch; ``rows`` is None if neither the log nor the files have the number."""
+    """Commit of a batch.
+
+    ``rows`` is None if neither the log nor the files have the number of rows.
+    """
 
     version: int
     rows: int | None
@@ -45,9 +48,11 @@ class Landing:
 
 @dataclass(frozen=True, slots=True)
 class AuditedBatch:
-    """One batch: its offsets (None: unknown), its rows in the table, the versions that hold it, and the verdict.
+    """Batch with its verdict.
 
-    ``ranges`` are its offsets as text, such as ``orders-0 3..7``, for each partition with offsets.
+    ``offsets`` is the number of the batch's offsets (None: unknown), and ``rows`` the number of its rows in the table.
+    ``ranges`` are its offsets as text, such as ``orders-0 3..7``, for each partition with offsets. ``versions`` are the
+    versions of the table that hold the batch.
     """
 
     batch_id: int

@@ -28,7 +28,10 @@ _IDS: Final = "@topic-ids"
 
 @dataclass(frozen=True)
 class OffsetEntry:
-    """One file of the offset log; ``lines`` are the lines of the sources."""
+    """File of the offset log.
+
+    ``lines`` are the lines of the sources.
+    """
 
     batch_id: int
     version: str
@@ -42,7 +45,7 @@ class OffsetEntry:
 
     @property
     def is_reset(self) -> bool:
-        """Whether the entry is a reset, so that its batch is empty."""
+        """True if the entry is a reset, so that its batch is empty."""
         return any(source is not None and source.is_reset for source in self.sources)
 
     def with_sources(self, batch_id: int, sources: Mapping[int, StreamOffsets]) -> OffsetEntry:
@@ -101,12 +104,12 @@ class Checkpoint:
 
     @property
     def is_pending(self) -> bool:
-        """Whether the last planned batch has no logged completion. Spark runs it again at the next start."""
+        """True if the last planned batch has no logged completion. Spark runs it again at the next start."""
         return self.newest.batch_id not in self.done
 
     @property
     def has_state(self) -> bool:
-        """Whether the query has state, such as aggregates or joins."""
+        """True if the query has state, such as aggregates or joins."""
         return any((self.directory / "state").glob("*/*/*"))
 
     def batches(self) -> list[LoggedBatch]:

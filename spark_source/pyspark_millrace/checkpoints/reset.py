@@ -5,7 +5,7 @@ it planned before it stopped, and runs that batch at the next start. The source 
 next batch begins at the new offsets. So batch numbers only grow, nothing is removed from the log, and state stays
 consistent. Sinks that identify batches by number need this: a Delta table would skip a number that it has seen.
 
-Invariants: the entry is complete when it gets its name, and gets it only if no batch of that number exists, so a reset
+Invariants: the entry is complete when it gets its name, and gets it only if no batch of that number exists. So a reset
 is atomic. If a running query logs the same batch later, it finds the name taken and fails with
 ``CONCURRENT_STREAM_LOG_UPDATE``. If the query is first, the reset finds the name taken and is refused.
 """
@@ -31,7 +31,10 @@ from pyspark_millrace.planning.offsets import StreamOffsets
 
 @dataclass(frozen=True, slots=True)
 class PartitionReset:
-    """Old and new offset of a partition; ``new`` is None for a deleted partition, which is left out."""
+    """Old and new offset of a partition.
+
+    ``new`` is None for a deleted partition, which is left out.
+    """
 
     partition: TopicPartition
     old: int | None

@@ -1,4 +1,7 @@
-"""Prove that a Delta table holds what a Spark query read, each record once."""
+"""Command ``millrace audit``, which checks a Delta table against a query's input.
+
+The command proves that the table holds each record that a Spark query read, once.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +58,10 @@ def audit(
 
     The audit joins the checkpoint of the query, the log of the table and the topics. It changes nothing. If the table
     has the columns __partition and __offset (for several topics also __topic), each row is checked. Otherwise the rows
-    of each commit are counted. Exit codes: 0 if all is proved, 4 if records are missing, duplicated or removed, 3 if no
-    fault was found but not everything can be proved, 1 and 2 if the audit did not end.
+    of each commit are counted.
+
+    Exit codes: 0 if all is proved, 4 if records are missing, duplicated or removed. The code is 3 if no fault was found
+    but not everything can be proved, and 1 or 2 if the audit did not end.
 
     Examples:
 

@@ -1,4 +1,7 @@
-"""Run programs under spark-submit, and pack millrace for executors that do not have it."""
+"""Commands ``millrace spark``, for programs under spark-submit.
+
+The commands run such programs, and pack millrace for executors that do not have it.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,10 @@ class PayloadSchemas(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PartPlan:
-    """Decoding of keys or of values: the reader's schema, and the writers' schemas by the ids in payloads."""
+    """Decoding of keys or of values.
+
+    ``wanted`` is the reader's schema. ``known`` has the writers' schemas by the ids in payloads.
+    """
 
     wanted: PayloadSchema
     framing: Framing

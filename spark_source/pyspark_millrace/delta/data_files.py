@@ -94,7 +94,10 @@ class DataFiles:
 
 @dataclass(slots=True)
 class _DataFile:
-    """A file that is being written; ``close`` finishes it and may be called again."""
+    """Data file that is being written.
+
+    ``close`` finishes the file and may be called again.
+    """
 
     directory: Path
     path: str

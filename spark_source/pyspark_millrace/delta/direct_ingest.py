@@ -1,4 +1,7 @@
-"""Streaming query from topics into a Delta table, without rows in the JVM."""
+"""Streaming ingest of topics into a Delta table.
+
+No rows pass through the JVM.
+"""
 
 from __future__ import annotations
 
@@ -110,9 +113,10 @@ def ingest(
 
 
 class _Commit:
-    """The function that Spark calls for each micro-batch with the rows that describe its files.
+    """Function of ``foreachBatch`` that commits the files of a micro-batch.
 
-    Spark may call it again for a batch that Spark has not logged yet.
+    The rows of the micro-batch describe its files. Spark may call the function again for a batch that Spark has not
+    logged yet.
     """
 
     def __init__(

@@ -69,7 +69,10 @@ _OFF: Final = {
 
 
 class DirectMerge:
-    """Direct merges into a Delta table on a local or shared file system."""
+    """Direct merges into a Delta table on a file system.
+
+    The file system is local or shared.
+    """
 
     def __init__(self, table: DeltaTable, directory: Path) -> None:
         self._table = table

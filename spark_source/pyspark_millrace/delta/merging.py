@@ -1,8 +1,8 @@
-"""Merges of changes by key into a Delta table, scaled to the batch.
+"""Merges of changes by key into a Delta table.
 
-The driver collects a small batch. If the table allows a direct merge (``direct_merge``), the driver does that. If not,
-Spark's MERGE gets the rows that the driver holds. A large batch is merged by Spark and is not collected. The batch is
-read once.
+The size of a batch decides how it is merged. The driver collects a small batch. If the table allows a direct merge
+(``direct_merge``), the driver does that. If not, Spark's MERGE gets the rows that the driver holds. A large batch is
+merged by Spark and is not collected. The batch is read once.
 
 Spark disables adaptive execution inside a stream, because state must stay in its partitions. A MERGE has no state.
 Without adaptive execution, each of its shuffles has ``spark.sql.shuffle.partitions`` tasks, by default 200.
@@ -46,11 +46,11 @@ _BUCKETED: Final = "spark.sql.sources.bucketing.autoBucketedScan.enabled"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedTable:
-    """The Delta table at ``path``, with the key by which batches are merged into it.
+    """Delta table into which batches are merged by key.
 
-    ``deleted`` is a column of the changes that is true for those that delete. ``guard`` is a column; a change is
-    skipped unless its value is larger than the value in the table's row. ``merge_schema`` allows new columns in the
-    table.
+    ``path`` is the path of the table. ``deleted`` is a column of the changes that is true for those that delete.
+    ``guard`` is a column; a change is skipped unless its value is larger than the value in the table's row.
+    ``merge_schema`` allows new columns in the table.
     """
 
     path: str

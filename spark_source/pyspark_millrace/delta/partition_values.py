@@ -1,4 +1,7 @@
-"""Rows grouped by partition values, and these values in the Delta log's form."""
+"""Partition values of rows, as text for the Delta log.
+
+The module also groups rows by their partition values.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Task side of a direct merge: a table's files rewritten with the changes.
+"""Task side of a direct merge.
 
-A task gets some files of the table. It reads their key columns first. Files without a key of the batch stay as they
-are, and the task reads no more of them. The other files are rewritten together into new files. Updated rows keep their
-place, and deleted rows are left out. The new files belong to the table only after the driver commits them
-(``data_files``).
+A task rewrites files of the table with the changes. A task gets some files of the table. It reads their key columns
+first. Files without a key of the batch stay as they are, and the task reads no more of them. The other files are
+rewritten together into new files. Updated rows keep their place, and deleted rows are left out. The new files belong to
+the table only after the driver commits them (``data_files``).
 
 Memory: the changes, the key columns of one file, and one row group of the new file.
 """
@@ -78,9 +78,10 @@ def _numbers(column: pa.ChunkedArray, values: pa.Array) -> Places:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The latest change of each key: ``rows``, of which those marked in ``deleted`` delete.
+    """Latest change of each key.
 
-    A change is skipped unless its value of ``guard`` is larger than the value in the table's row.
+    ``deleted`` marks the ``rows`` that delete. A change is skipped unless its value of ``guard`` is larger than the
+    value in the table's row.
     """
 
     rows: pa.Table
@@ -103,9 +104,10 @@ class Changes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Result of a task: files to remove, changes whose keys were found (``matched``), and files to add.
+    """Result of a task.
 
-    ``files`` are rows of ``data_files.FILE_SCHEMA``.
+    ``removed`` are the files to remove. ``matched`` marks the changes whose keys were found. ``files`` are the files to
+    add, as rows of ``data_files.FILE_SCHEMA``.
     """
 
     removed: tuple[str, ...]
@@ -127,7 +129,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Rewriting:
-    """Rewriting of files of the table in ``directory`` with ``changes``; ``schema`` is the table's."""
+    """Rewriting of a table's files with ``changes``.
+
+    ``directory`` is the table's directory, and ``schema`` its schema.
+    """
 
     directory: str
     schema: pa.Schema

@@ -36,9 +36,10 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class IndexedColumns:
-    """The columns with statistics: those in ``names``, or the first ``count`` leaf columns (-1: all).
+    """Columns that have statistics.
 
-    The table's properties ``delta.dataSkippingStatsColumns`` and ``delta.dataSkippingNumIndexedCols`` give them.
+    The columns are those in ``names``, or the first ``count`` leaf columns (-1: all). The table's properties
+    ``delta.dataSkippingStatsColumns`` and ``delta.dataSkippingNumIndexedCols`` give them.
     """
 
     count: int = 32

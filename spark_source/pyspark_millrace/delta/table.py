@@ -1,8 +1,9 @@
-"""Driver side of a direct ingest: a Delta table that takes each batch once.
+"""Driver side of a direct ingest into a Delta table.
 
-The query's id and the batch's number identify a batch. Both go into the table's log as the ``txn`` action of the commit
-that adds the files (Delta protocol, "Transaction Identifiers"). Spark's own Delta sink uses the same identifiers.
-Therefore a query may change from one writer to the other between two runs and stays exactly-once.
+The table takes each batch once. The query's id and the batch's number identify a batch. Both go into the table's log as
+the ``txn`` action of the commit that adds the files (Delta protocol, "Transaction Identifiers"). Spark's own Delta sink
+uses the same identifiers. Therefore a query may change from one writer to the other between two runs and stays
+exactly-once.
 
 The checks of a commit (schema, constraints, generated columns) happen here, because Delta does not check files that
 already exist. Tables with features that the files would have to follow are refused.
@@ -76,7 +77,7 @@ class NewFile:
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """Facts about a table that tasks and driver need before they write to it."""
+    """Facts about a table that tasks and driver need before writing."""
 
     directory: str
     partition_by: tuple[str, ...]
@@ -85,9 +86,10 @@ class TableFacts:
 
 @dataclass(frozen=True, slots=True)
 class TableRequest:
-    """A table and the schema of its new rows, with all that opening the table needs.
+    """Request to open a table for rows of one schema.
 
-    ``schema`` is in the JSON form that Delta and Spark share. If ``merge`` is true, new columns are added to the table.
+    The request can be sent to another process. ``schema`` is in the JSON form that Delta and Spark share. If ``merge``
+    is true, new columns are added to the table.
     """
 
     location: str

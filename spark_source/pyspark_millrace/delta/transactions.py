@@ -44,7 +44,10 @@ MERGED: Final = "changes by key"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """Identity of a write that must happen once: the application, and the batch's number."""
+    """Identity of a write that must happen once.
+
+    ``application`` identifies the writer, and ``version`` is the number of the batch.
+    """
 
     application: str
     version: int

@@ -1,9 +1,10 @@
 """Probe whether Spark's faster checkpoint manager is safe in a directory.
 
 ``FileSystemBasedCheckpointFileManager`` writes a temporary file and renames it. That saves about 45 ms per micro-batch
-compared with the default manager (docs/design/0006-spark-source.md). It is safe only if a rename over an existing file
-is atomic: a reader sees either the old content or the new one, complete, and the file is never missing. POSIX requires
-that of local file systems. Object stores do not provide it, and network file systems provide it for one host only.
+compared with the default manager (docs/design/0006-spark-source.md). The manager is safe only if a rename over an
+existing file is atomic. Then a reader sees either the old content or the new content, complete, and the file is never
+missing. POSIX requires that of local file systems. Object stores do not provide it, and network file systems provide it
+for one host only.
 """
 
 from __future__ import annotations

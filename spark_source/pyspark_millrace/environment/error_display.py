@@ -30,7 +30,10 @@ def show_errors_briefly() -> None:
 
 
 class BriefHook:
-    """An ``excepthook`` that prints millrace errors and passes all others to the previous hook."""
+    """``excepthook`` that prints millrace errors briefly.
+
+    All other errors go to the previous hook.
+    """
 
     def __init__(self, before: Hook) -> None:
         self._before = before

@@ -1,8 +1,8 @@
 """millrace as a zip file for ``spark-submit --py-files``, for executors without millrace.
 
-The zip has the layout of a wheel: the pure Python packages that tasks may need, and the distribution's metadata, from
-which the code reads its own version. Compiled extensions cannot be imported from a zip; ``requirements`` lists the
-packages that the executors' environment must have.
+The zip has the layout of a wheel. It contains the pure Python packages that tasks may need and the distribution's
+metadata, from which the code reads its own version. Compiled extensions cannot be imported from a zip; ``requirements``
+lists the packages that the executors' environment must have.
 
 The zip contains the bytecode of each module, because otherwise every worker process would compile it. The bytecode is
 that of the packing Python; other versions ignore it and compile the source. It is of the unchecked kind (PEP 552),

@@ -13,8 +13,8 @@ The daemon collects garbage after every task. Before that, modules that a worker
 
 Spark starts the daemon by ``spark.python.daemon.module``, as ``python -m <this module> <worker module>``.
 
-Invariant: no module that is loaded before the fork starts a thread, because a fork does not copy threads. pyarrow and
-numpy may start threads, so workers still load them themselves.
+Invariant: no module that is loaded before the fork starts a thread, because a fork does not copy threads. Workers load
+pyarrow and numpy themselves, because these may start threads.
 """
 
 from __future__ import annotations

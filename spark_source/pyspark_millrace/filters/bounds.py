@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Known bounds of a column: its values, both ends inclusive (None: unknown), and its nulls.
+    """Known bounds of a column.
 
-    With ``is_prefix`` the upper end is a prefix of the largest value.
+    ``low`` and ``high`` bound the values, both inclusive (None: unknown). With ``is_prefix`` the upper end is a prefix
+    of the largest value. The column may have nulls only if ``may_be_null``, and values only if ``may_have_values``.
     """
 
     low: Value | None

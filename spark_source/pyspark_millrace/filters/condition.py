@@ -59,7 +59,10 @@ class NullCheck:
 
 @dataclass(frozen=True, slots=True)
 class TextMatch:
-    """Match of a text by prefix, suffix, substring or ``LIKE``, which knows ``%``, ``_`` and the backslash."""
+    """Match of a text by prefix, suffix, substring or ``LIKE``.
+
+    A pattern of ``LIKE`` can have ``%``, ``_`` and the backslash.
+    """
 
     column: str
     matching: Matching

@@ -21,12 +21,18 @@ _EXACT: Final = Context(prec=100, traps=[Inexact, InvalidOperation])
 
 
 class UnfitLiteralError(ValueError):
-    """A value that a column cannot be compared with; the text names the accepted values."""
+    """Value that a column cannot be compared with.
+
+    The text names the accepted values.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class BoundLiteral:
-    """A value in two forms: for ``pyarrow.scalar`` with the column's type, and as statistics store it."""
+    """Value of a condition in two forms.
+
+    ``value`` has the column's type, for ``pyarrow.scalar``. ``stored`` is the form in which statistics store the value.
+    """
 
     value: Any
     stored: Value

@@ -1,4 +1,4 @@
-"""Options of a job, on the command line or in a properties file.
+"""Options of jobs, on the command line or in properties files.
 
 A job declares its options as a dataclass of ``JobArguments``, with an ``Option`` of typer for each::
 
@@ -131,7 +131,10 @@ class StreamArguments(JobArguments):
 
 @dataclass(frozen=True, kw_only=True)
 class CompactionArguments(JobArguments):
-    """Options of jobs that write a Delta table: when to compact small files."""
+    """Options of jobs that write a Delta table.
+
+    The options determine when small files are compacted.
+    """
 
     compact_after: Annotated[
         int | None, Option(metavar="N", help="compact small files after this many batches (default: never)")

@@ -40,7 +40,10 @@ _QUERY_FAILURE_LOGGERS: Final = (
 
 
 class Report:
-    """Report that prints a line for each written micro-batch; ``rows`` is the total."""
+    """Console report with a line for each written micro-batch.
+
+    ``rows`` is the total number of rows.
+    """
 
     def __init__(self) -> None:
         self.rows = 0

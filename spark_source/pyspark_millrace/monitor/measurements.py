@@ -20,7 +20,10 @@ _ENDED_QUERIES_MAX: Final = 100
 
 @dataclass(slots=True)
 class QueryTotals:
-    """Totals of one query over all runs in this process; ``runs`` are the active ones."""
+    """Totals of one query over all its runs in this process.
+
+    ``runs`` are the active runs.
+    """
 
     name: str = ""
     runs: set[str] = field(default_factory=set)
@@ -34,7 +37,7 @@ class QueryTotals:
 
 @dataclass(slots=True)
 class ReadTotals:
-    """Totals of the reads of one topic by the tasks of one query."""
+    """Totals of the reads of one topic by a query's tasks."""
 
     tasks: int = 0
     rows: int = 0

@@ -214,10 +214,10 @@ class _Listener(StreamingQueryListener):  # type: ignore[misc]  # pyspark is not
 
 
 class _JavaEvents:
-    """Listener for a JVM beside this process that reads only the needed fields of events.
+    """Query listener for a JVM that runs beside this process.
 
-    PySpark would read every field of an event: hundreds of calls into the JVM, which cost more than a small
-    micro-batch.
+    The listener reads only the needed fields of an event. PySpark would read every field of an event: hundreds of calls
+    into the JVM, which cost more than a small micro-batch.
     """
 
     def __init__(self, watching: Monitor, spark: SparkSession) -> None:

@@ -36,7 +36,7 @@ class TriggerLimits:
 
     @property
     def has_minimum(self) -> bool:
-        """Whether a micro-batch can have to wait."""
+        """True if a micro-batch may have to wait for more records."""
         return self.min_records is not None or self.min_bytes is not None
 
     def is_due(self, waiting_records: int, waiting_bytes: int, waited_ms: float | None) -> bool:

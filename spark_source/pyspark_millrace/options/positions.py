@@ -32,14 +32,20 @@ class ExactOffsets:
 
 @dataclass(frozen=True, slots=True)
 class AtTimestamp:
-    """The first record at or after one timestamp, in ms since 1970, in all partitions."""
+    """First record of each partition at or after one timestamp.
+
+    The timestamp is in ms since 1970.
+    """
 
     timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class AtTimestamps:
-    """The first record at or after a timestamp per partition, in ms since 1970."""
+    """First record of each partition at or after the partition's own timestamp.
+
+    The timestamps are in ms since 1970.
+    """
 
     by_partition: Mapping[PartitionKey, int]
 

@@ -44,7 +44,7 @@ REFERENCE_DDL: Final = "topic STRING, partition INT, offset BIGINT, reference BI
 
 
 class DirectReads(StrEnum):
-    """Whether tasks read segment files themselves."""
+    """Policy for direct reads of segment files by tasks."""
 
     AUTO = "auto"
     ALWAYS = "always"
@@ -52,7 +52,10 @@ class DirectReads(StrEnum):
 
 
 class IsolationLevel(StrEnum):
-    """Isolation level of the read: with or without records of open and aborted transactions."""
+    """Isolation level of the read (Kafka's ``isolation.level``).
+
+    ``READ_COMMITTED`` reads no records of open and aborted transactions.
+    """
 
     READ_COMMITTED = "read_committed"
     READ_UNCOMMITTED = "read_uncommitted"

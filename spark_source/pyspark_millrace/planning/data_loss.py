@@ -25,7 +25,10 @@ _LISTED_MAX: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Records that a query should read but cannot: a sentence that names them, and the remedy."""
+    """Records that a query should read but cannot.
+
+    ``what`` is a sentence that names the records, and ``remedy`` tells what to do.
+    """
 
     what: str
     remedy: str

@@ -47,7 +47,8 @@ def find_divergences(
 
     ``ends`` maps partitions to the ends of the looked-up epochs, None for an epoch that the log no longer knows. In
     that case the first replaced offset is unknown, and the query resumes at its own offset. If the query had read up to
-    the log end, some of the records that it read are replaced; if not, it may have read none of the lost epoch.
+    the log end, some of the records that it read are replaced. If not, the query may have read no record of the lost
+    epoch.
     """
     diverged = {}
     for key, end in ends.items():

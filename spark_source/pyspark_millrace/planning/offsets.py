@@ -45,7 +45,7 @@ _RESET: Final = "@reset"
 
 @dataclass(frozen=True, slots=True)
 class StreamOffsets:
-    """One point of a stream: the next offset of each partition, and the ids of the topics."""
+    """Position in a stream: next offset of each partition, and topic ids."""
 
     next_offsets: Mapping[PartitionKey, int]
     topic_ids: Mapping[str, uuid.UUID]
@@ -118,7 +118,10 @@ class StreamOffsets:
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Offsets ``start`` to ``end`` (exclusive) of one partition of the topic with that id."""
+    """Range of offsets of one partition, from ``start`` to ``end`` (exclusive).
+
+    ``topic_id`` is the id of the partition's topic.
+    """
 
     key: PartitionKey
     topic_id: uuid.UUID

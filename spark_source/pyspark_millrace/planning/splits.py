@@ -25,7 +25,10 @@ SPLIT_BYTES_MIN: Final = 8 * MIB
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """Default size of splits: ``per_core`` splits per core, of up to ``bytes_max`` each."""
+    """Default number and size of splits.
+
+    There are ``per_core`` splits per core, of up to ``bytes_max`` each.
+    """
 
     per_core: int
     bytes_max: int
@@ -66,7 +69,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class PlannedSplit:
-    """Work of one task: extents of one partition, in order and without gaps."""
+    """Work of one task: contiguous extents of one partition, in order."""
 
     range: OffsetRange
     extents: tuple[Extent, ...]

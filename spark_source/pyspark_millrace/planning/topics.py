@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TopicSet:
-    """Topics and partitions of a query at one moment, and the schema in which each topic is read (None: opaque)."""
+    """Topics and partitions of a query at one moment.
+
+    ``schemas`` has the schema in which each topic is read (None: opaque).
+    """
 
     topic_ids: Mapping[str, uuid.UUID]
     partitions: tuple[PartitionKey, ...]

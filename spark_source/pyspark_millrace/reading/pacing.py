@@ -52,7 +52,10 @@ def used_up_to(until_s: float, now_s: float, size_bytes: float, bytes_per_second
 
 
 class SharedPace:
-    """Rate limit of the tasks on this machine; ``folder`` holds their shared file."""
+    """Rate limit that all tasks on this machine share.
+
+    ``folder`` holds the file that the tasks share.
+    """
 
     def __init__(self, pace: Pace, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate = pace.bytes_per_second

@@ -67,10 +67,10 @@ def read_split(
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Client calls for data that is not in files, passed in by the task.
+    """Client calls for data that is not in files.
 
-    ``read_range(split, start, end)`` streams runs of whole batches. ``log_start(split)`` returns the partition's first
-    retained offset. ``schema_of(id)`` finds a typed topic's schema.
+    The task passes these calls in. ``read_range(split, start, end)`` streams runs of whole batches.
+    ``log_start(split)`` returns the partition's first retained offset. ``schema_of(id)`` finds a typed topic's schema.
     """
 
     read_range: Callable[[PlannedSplit, int, int], Iterator[bytes]]
@@ -182,10 +182,11 @@ def _remote_buffers(extent: Extent) -> Generator[pa.Buffer, None, tuple[int, str
 
 
 class Assembler:
-    """Assembly of decoded batches of one partition into output batches of up to the requested rows.
+    """Assembly of decoded batches of one partition into output batches.
 
-    Large batches are sliced and small ones combined, because a batch costs Spark about 100 us whatever its size.
-    Columns with the same value in every row are built once and sliced. A batch of large values is passed on unchanged.
+    An output batch has up to ``rows_per_batch`` rows. Large batches are sliced and small ones combined, because a batch
+    costs Spark about 100 us whatever its size. Columns with the same value in every row are built once and sliced. A
+    batch of large values is passed on unchanged.
     """
 
     def __init__(self, layout: ReadLayout, topic: str, partition: int, rows_per_batch: int) -> None:

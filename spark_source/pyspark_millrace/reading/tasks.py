@@ -25,10 +25,10 @@ _log = logging.getLogger(__name__)
 
 
 class SplitTask(InputPartition):  # type: ignore[misc]  # pyspark is not typed here
-    """Input partition of a task: the split, the schemas of its batches, and the rate limit.
+    """Input partition of a task (Spark's ``InputPartition``).
 
-    ``pruned_bytes`` counts the bytes of the topic that the filter excluded during planning of all tasks. One task
-    reports them.
+    A task gets its split, the schemas of the split's batches, and the rate limit. ``pruned_bytes`` counts the bytes of
+    the topic that the filter excluded during planning of all tasks. One task reports them.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ class SinkOptions:
 
     @property
     def is_exactly_once(self) -> bool:
-        """Whether tasks write in transactions that the driver commits."""
+        """True if tasks write in transactions that the driver commits."""
         return self.guarantee is DeliveryGuarantee.EXACTLY_ONCE
 
     def producer_config(self, external_id: str | None) -> dict[str, str | int]:

@@ -40,9 +40,8 @@ _NEW_KEY: Final = (SelectKeyFunctionNode, MapNode, GroupTableNode, SubscribeNode
 class StageNumbers:
     """Numbers of the stages on which the nodes of a plan run.
 
-    The nodes are those of the plan's task, and the heads of its readers, whose number is 0.
-
-    ``everywhere`` are the nodes of global tables, which run on each stage that uses them, in every bucket.
+    The nodes are those of the plan's task, and the heads of its readers, whose number is 0. ``everywhere`` are the
+    nodes of global tables, which run on each stage that uses them, in every bucket.
     """
 
     plan: Plan

@@ -46,8 +46,6 @@ class Send:
 
     The rows of ``node`` go to ``stage``, and ``way`` selects the bucket there. If ``way`` is ``key``, the values of the
     columns ``key`` determine the bucket. ``pickled`` rows are messages of a foreign-key join, which have no columns.
-
-    ``pickled`` rows are messages of a foreign-key join, which have no columns.
     """
 
     node: str
@@ -64,8 +62,6 @@ class Stage:
 
     A prologue is a stage with ``number`` -1, which runs where the source of ``head`` is read. ``receives`` are the
     nodes whose rows come in.
-
-    ``receives`` are the nodes whose rows come in.
     """
 
     number: int

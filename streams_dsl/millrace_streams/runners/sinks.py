@@ -53,7 +53,8 @@ class Target(Protocol):
 class DeltaTarget:
     """Target of a sink that writes to a Delta table.
 
-    ``path`` is the path of the table. The rows of a stream are appended. Each row of a table updates or deletes the row with the same key.
+    ``path`` is the path of the table. The rows of a stream are appended. Each row of a table updates or deletes the row
+    with the same key.
     """
 
     sink: Sink
@@ -150,10 +151,7 @@ def send(rows: DataFrame, topic: str | None, client: Mapping[str, str], transact
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterTarget:
-    """Topic of bytes for dead letters.
-
-    Each dead letter has its error in the record's headers.
-    """
+    """Topic of bytes for dead letters, with their errors in headers."""
 
     topic: str
     client: Mapping[str, str] = field(repr=False)
