@@ -1,4 +1,4 @@
-"""Settings of a Spark session that hold for a while."""
+"""Temporary settings of a Spark session."""
 
 from __future__ import annotations
 

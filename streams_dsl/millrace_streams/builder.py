@@ -1,4 +1,4 @@
-"""``StreamsBuilder``, the start of every topology (Kafka Streams' class of that name).
+"""Builder of topologies (Kafka's ``StreamsBuilder``).
 
 Every method adds a node and returns a new handle (``millrace_streams.language``); nothing is computed. ``build``
 freezes the nodes into a ``Topology``.
@@ -21,7 +21,7 @@ from millrace_streams.windows import Duration, milliseconds
 
 
 class StreamsBuilder:
-    """Builder of one topology.
+    """Builder of one topology (Kafka's ``StreamsBuilder``).
 
     >>> builder = StreamsBuilder()
     >>> flights = builder.stream("flights").filter(col("dep_delay").is_not_null())

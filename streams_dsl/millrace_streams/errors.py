@@ -15,7 +15,10 @@ class TopologyError(MillraceError):
 
 
 class UnknownColumnError(TopologyError):
-    """A node uses a column that its input lacks. The message lists the columns that exist."""
+    """Use of a column that the node's input lacks.
+
+    The message lists the columns that exist.
+    """
 
     code = 1101
 
@@ -27,11 +30,10 @@ class UnsupportedTopologyError(TopologyError):
 
 
 class UserFunctionError(MillraceError):
-    """A user's function raised an error or returned a wrong value. The message names the node and the record's
-    position.
+    """Error in a user's function, or a wrong value from it.
 
-    ``node``, ``topic``, ``partition`` and ``offset`` have the same as data; None if the error does not belong to one
-    record.
+    The message names the node and the record's position. ``node``, ``topic``, ``partition`` and ``offset`` have the
+    same as data. They are None if the error does not belong to one record.
     """
 
     code = 1103

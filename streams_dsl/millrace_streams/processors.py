@@ -30,7 +30,7 @@ PunctuationType: TypeAlias = Literal["stream_time", "wall_clock_time"]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record in a processor; ``timestamp`` in ms."""
+    """Record in a processor (Kafka's ``Record``); ``timestamp`` is in ms."""
 
     key: Any
     value: Any
@@ -51,7 +51,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class RecordMetadata:
-    """Topic, partition and offset of the current record."""
+    """Topic, partition and offset of the current record (Kafka's ``RecordMetadata``)."""
 
     topic: str
     partition: int
@@ -102,7 +102,7 @@ class Milliseconds(int):
 
 
 class Cancellable(Protocol):
-    """A scheduled punctuation."""
+    """Scheduled punctuation (Kafka's ``Cancellable``)."""
 
     def cancel(self) -> None:
         """Cancel the punctuation."""

@@ -118,7 +118,10 @@ class SlidingWindows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionWindows:
-    """Sessions of a key's records, with at most ``gap_ms`` between neighbours."""
+    """Session windows (Kafka's ``SessionWindows``).
+
+    A session has records of one key, with at most ``gap_ms`` between neighbours.
+    """
 
     gap_ms: int
     grace_ms: int = 0
@@ -142,7 +145,10 @@ class SessionWindows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnlimitedWindows:
-    """One window per key, from ``start_ms`` without end. No record is late; earlier records are left out."""
+    """Single window per key without an end (Kafka's ``UnlimitedWindows``).
+
+    The window begins at ``start_ms``. No record is late, but earlier records are left out.
+    """
 
     start_ms: int = 0
     grace_ms: int = 0
@@ -162,7 +168,10 @@ Windows: TypeAlias = TimeWindows | SlidingWindows | SessionWindows | UnlimitedWi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinWindows:
-    """Join window of two streams by timestamp: ``left - before_ms <= right <= left + after_ms``."""
+    """Join window of two streams by timestamp (Kafka's ``JoinWindows``).
+
+    Two records join if ``left - before_ms <= right <= left + after_ms``.
+    """
 
     before_ms: int
     after_ms: int

@@ -1,4 +1,7 @@
-"""Show and reset the offsets of Spark queries, in their checkpoints."""
+"""Commands that show and reset the offsets of Spark queries.
+
+The offsets are in the checkpoints of the queries.
+"""
 
 from __future__ import annotations
 

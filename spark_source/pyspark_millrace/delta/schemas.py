@@ -1,8 +1,8 @@
-"""Check whether the rows that Spark writes fit a Delta table's columns.
+"""Check of written rows against a Delta table's columns.
 
-The error names the column and both types. Delta checks an append before it writes, and its error is replaced by a
-clearer one. A MERGE casts whatever it can, even text to numbers, and fails at the first value that it cannot cast.
-Therefore types of different kinds are refused before a MERGE begins.
+If the rows do not fit, the error names the column and both types. Delta checks an append before it writes, and its
+error is replaced by a clearer one. A MERGE casts any type that it can, even text to numbers, and fails at the first
+value that it cannot cast. Therefore types of different kinds are refused before a MERGE begins.
 """
 
 from __future__ import annotations

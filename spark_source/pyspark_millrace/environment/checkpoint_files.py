@@ -1,4 +1,4 @@
-"""Probe whether Spark's faster checkpoint manager is safe in a directory.
+"""Probe of a directory for Spark's faster checkpoint manager.
 
 ``FileSystemBasedCheckpointFileManager`` writes a temporary file and renames it. That saves about 45 ms per micro-batch
 compared with the default manager (docs/design/0006-spark-source.md). The manager is safe only if a rename over an

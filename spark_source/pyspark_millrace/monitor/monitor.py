@@ -1,6 +1,6 @@
-"""``monitor(spark)``: Spark's events and task reports to group commits, locks and metrics.
+"""``monitor(spark)``: offset commits, locks and metrics of streaming queries.
 
-One monitor serves all sessions of a process.
+The monitor gets Spark's events and the reports of tasks. One monitor serves all sessions of a process.
 
 Invariants: an error in the monitor neither ends nor delays a query. Spark's listener thread only records the events,
 and the monitor's own threads call the brokers.

@@ -18,7 +18,7 @@ _PIECES: Final = 4
 
 
 class Locator(Protocol):
-    """Locates offset ranges in the log; implemented by ``BrokerClient``."""
+    """Locator of offset ranges in the log. ``BrokerClient`` implements it."""
 
     def locate(
         self, ranges: Sequence[tuple[OffsetRange, int]], report: LossReport

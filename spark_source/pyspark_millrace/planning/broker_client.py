@@ -301,7 +301,7 @@ class BrokerClient:
     ) -> list[tuple[OffsetRange, tuple[Extent, ...]]]:
         """Locate the extents of ranges, each cut to about its number of bytes (0: whole segments).
 
-        Lost records are reported; the returned ranges are what remains.
+        Lost records are reported, and the returned ranges leave them out.
         """
         if len(ranges) <= 1:
             return [self._locate_one(wanted, report, split_bytes) for wanted, split_bytes in ranges]

@@ -1,4 +1,4 @@
-"""Offset ranges to splits; one task reads one split.
+"""Division of offset ranges into splits; one task reads one split.
 
 The broker returns the extents of segment files that hold a range, cut at index positions to about the requested size. A
 split is a run of extents of one partition. Splits are sized by bytes, not by partition or record count. So one huge

@@ -1,4 +1,4 @@
-"""Reading in tasks: a split to Arrow batches of Spark's schema.
+"""Reading of splits in tasks, as Arrow batches of Spark's schema.
 
 * ``layout``         columns and row filter of a query, and their Spark schema
 * ``task_planning``  ranges of offsets to tasks, on the driver

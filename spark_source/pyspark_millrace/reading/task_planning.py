@@ -1,4 +1,4 @@
-"""Offset ranges to tasks, on the driver."""
+"""Conversion of offset ranges to tasks, on the driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Show topologies; query and export their state; reset and rebuild applications."""
+"""Commands ``millrace streams``, for topologies and their checkpoints.
+
+The commands show topologies, query and export their state, and reset and rebuild applications.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``millrace streams`` commands that export, rebuild or reset the state of a checkpoint."""
+"""Commands of ``millrace streams`` for the state of a checkpoint.
+
+The commands export, rebuild or reset the state.
+"""
 
 from __future__ import annotations
 

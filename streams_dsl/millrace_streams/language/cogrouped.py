@@ -97,7 +97,7 @@ class CogroupedKStream(_Cogrouped):
 
 
 class TimeWindowedCogroupedKStream(_Cogrouped):
-    """Cogrouped streams by window (Kafka's class of that name)."""
+    """Cogrouped streams by window (Kafka's ``TimeWindowedCogroupedKStream``)."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class TimeWindowedCogroupedKStream(_Cogrouped):
 
 
 class SessionWindowedCogroupedKStream(_Cogrouped):
-    """Cogrouped streams by session (Kafka's class of that name)."""
+    """Cogrouped streams by session (Kafka's ``SessionWindowedCogroupedKStream``)."""
 
     def __init__(self, builder: TopologyBuilder, grouped: tuple[Grouped, ...], window: SessionWindows) -> None:
         """Create a handle that aggregates by ``window``."""

@@ -5,10 +5,10 @@ had not arrived; results of earlier stages stay. A dead letter holds the origina
 otherwise it holds them as JSON, as they reached that stage. Its headers have the record's position and the error.
 
 The records that fail are the same as if they came one by one. A record may fail because of a state change of an earlier
-record, which fails itself further on. So after a failure, the records before the failing one run by themselves first;
-if they succeed, the record is bad. Parts that succeed are ended like batches of their own and are not repeated. The
-next part is twice as long. So many bad records cost a few short runs each, and one among many good ones about three
-runs of a batch.
+record, which fails itself further on. So after a failure, the records before the failing one run by themselves first.
+If they succeed, the record is bad. Parts that succeed are ended like batches of their own and are not repeated. The
+next part is twice as long. So a batch with many bad records takes a few short runs for each of them. A batch with one
+bad record takes about as long as three runs of a good batch.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ RECORDS: Final = pa.schema(
 
 
 class DeadLetter(NamedTuple):
-    """A dead letter."""
+    """Failed record with its position, the failing node and the reason."""
 
     topic: str
     partition: int

@@ -51,7 +51,7 @@ _OUTPUT_BATCH_ROWS: Final = 20_000
 
 
 class Packed(NamedTuple):
-    """A packed row."""
+    """Spark row with many records of one bucket."""
 
     stage: int
     bucket: int

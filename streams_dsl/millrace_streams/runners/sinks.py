@@ -242,7 +242,10 @@ class Sinks:
         return {name: writer for name, writer in found.items() if writer is not None}
 
     def prepare(self, spark: SparkSession, *, replaced: bool = False) -> None:
-        """Prepare all targets; with ``replaced`` tables will be overwritten, whatever they are. Raises their errors."""
+        """Prepare all targets. Raises their errors.
+
+        With ``replaced`` the run overwrites the tables, so their columns are not checked.
+        """
         for target in self.targets.values():
             target.prepare(spark, replaced=replaced)
 

@@ -207,7 +207,10 @@ class KeptRows:
         return slots
 
     def _fullest(self, rows: pl.DataFrame, slots: Mapping[int, Slot]) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Return the rows of the pages with the most rows, so that small batches share the cost; and the other rows."""
+        """Return the rows of the pages with the most rows, and the other rows.
+
+        Small batches share the cost of spreading the log, because each spreads only such pages.
+        """
         numbers = self.spec.slots_of(rows, self.facts.slot_ms)
         parts = np.zeros(rows.height, dtype=np.int64)
         for number in np.unique(numbers).tolist():

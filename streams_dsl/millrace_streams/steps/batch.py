@@ -234,7 +234,7 @@ class Batch:
         return np.asarray([row for row, key in enumerate(self.keys) if key is not None], dtype=np.int64)
 
     def canonical(self) -> Batch:
-        """Return the same rows as the layout's columns give them back, whatever a function returned."""
+        """Return the same rows with the values that the columns return, even if a function returned others."""
         olds = self._olds
         if olds is not None and any(old is not None for old in olds):
             olds = self.with_values(olds).canonical().values

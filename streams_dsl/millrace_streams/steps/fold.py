@@ -221,7 +221,7 @@ class FoldStep:
         """End a batch that was folded record by record."""
 
     def _move(self, expiry: Expiry, inputs: Inputs, counted: Rows, store: Any) -> None:
-        """Tell joins from when on rows are readable after each turn. A record with the largest time is never late."""
+        """Record for joins the oldest readable time after each turn. A record with the largest time is never late."""
         times = np.maximum.accumulate(inputs.batch.frame[TIMESTAMP].to_numpy()[counted])
         expiry.move(inputs.marks[counted], self.newest(times) - store.spec.retention_ms + 1)
 

@@ -22,7 +22,10 @@ from millrace_streams.windows import FOREVER_MS, Windowed
 
 @dataclass(frozen=True, slots=True)
 class KeyValueView:
-    """Store of a value per key. Iterators are in byte order of the keys, over the content at their start."""
+    """Store of a value per key (Kafka's ``KeyValueStore``).
+
+    Iterators are in byte order of the keys, over the content at their start.
+    """
 
     _store: KeyValueStore
     _convert: ValueConversion
@@ -63,7 +66,10 @@ class KeyValueView:
 
 @dataclass(frozen=True, slots=True)
 class WindowView:
-    """Store of a value per key and window start, in ms."""
+    """Store of a value per key and window start (Kafka's ``WindowStore``).
+
+    The start of a window is in ms.
+    """
 
     _store: WindowStore
     _convert: ValueConversion
@@ -93,7 +99,7 @@ class WindowView:
 
 @dataclass(frozen=True, slots=True)
 class SessionView:
-    """Store of a value per key and session."""
+    """Store of a value per key and session (Kafka's ``SessionStore``)."""
 
     _store: SessionStore
     _convert: ValueConversion
@@ -124,9 +130,9 @@ class SessionView:
 
 @dataclass(frozen=True, slots=True)
 class VersionedView:
-    """Versioned store as a processor sees it.
+    """Versions of a value per key (Kafka's ``VersionedKeyValueStore``).
 
-    The store has the versions of a value per key, by the time in ms from which they are valid.
+    A version is valid from a time in ms.
     """
 
     _store: VersionedStore

@@ -117,7 +117,9 @@ class Below(Protocol):
 
 @dataclass(slots=True)
 class ObjectStore(ABC):
-    """Base of the stores; entries are Python objects under hashable identities.
+    """Base of the stores.
+
+    Entries are Python objects under hashable identities.
 
     Entries older than ``kept_from_ms`` have been removed.
     """
