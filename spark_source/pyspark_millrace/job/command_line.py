@@ -109,7 +109,7 @@ class SourceArguments(JobArguments):
         str | None, Option(metavar="A,B,...", help="read only these columns (__offset, __timestamp, ... among them)")
     ] = None
     starting_offsets: Annotated[
-        str, Option(metavar="WHERE", help="where the first run starts: earliest, latest or JSON per partition")
+        str, Option(metavar="WHERE", help="start of the first run: earliest, latest or JSON per partition")
     ] = "earliest"
     max_offsets_per_trigger: Annotated[
         int | None, Option(metavar="N", help="largest number of records in a micro-batch (default: all)")

@@ -75,7 +75,7 @@ class QueryJob:
     counted: str = "rows"
     delta: bool = True
     spark_counts: bool = True
-    """Whether Spark's progress counts the rows; otherwise the job adds them to the report."""
+    """True if Spark's progress counts the rows; otherwise the job adds them to the report."""
 
 
 def run_query(

@@ -138,7 +138,7 @@ _CONTENT: Final = (
     ),
     Option(
         "pushFilters",
-        "Whether Spark pushes the conditions of `where` down to the source. Set it for a DataFrame that is used once.",
+        "If true, Spark pushes the conditions of `where` down to the source. Set it for a DataFrame that is used once.",
         default="`false`",
         origin=OptionOrigin.MILLRACE,
     ),
