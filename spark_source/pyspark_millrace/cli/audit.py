@@ -58,8 +58,8 @@ def audit(
 
     The audit joins the checkpoint of the query, the log of the table and the topics. It changes nothing. If the table
     has the columns __partition and __offset (for several topics also __topic), each row is checked. Otherwise the rows
-    of each commit are counted. Exit codes: 0 if all is proved, 4 if records are missing, duplicated or removed. The code
-    is 3 if no fault was found but not everything can be proved, and 1 or 2 if the audit did not end.
+    of each commit are counted. Exit codes: 0 if all is proved, 4 if records are missing, duplicated or removed. The
+    code is 3 if no fault was found but not everything can be proved, and 1 or 2 if the audit did not end.
 
     Examples:
 

@@ -69,9 +69,9 @@ _OFF: Final = {
 
 
 class DirectMerge:
-    """Direct merges into a Delta table on a file system.
+    """Direct merges into a Delta table.
 
-    The file system is local or shared.
+    The table is on a local or shared file system.
     """
 
     def __init__(self, table: DeltaTable, directory: Path) -> None:

@@ -29,7 +29,7 @@ def admit(backlog: Mapping[PartitionKey, int], limit: int, *, turn: int = 0) -> 
     shares: dict[PartitionKey, int] = {}
     # Compute each share from the remainder, smallest backlog first. So rounding never exceeds the limit, and larger
     # partitions get the records that small ones leave. ``left`` stays at least the number of partitions without a share
-    # and at most ``total``, so no share exceeds its backlog or takes the one record that another partition must get.
+    # and at most ``total``. So no share exceeds its backlog, or takes the one record that another partition must get.
     for key, count in sorted(waiting.items(), key=lambda item: item[1]):
         shares[key] = max(1, left * count // total)
         total, left = total - count, left - shares[key]

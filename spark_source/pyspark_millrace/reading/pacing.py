@@ -52,7 +52,7 @@ def used_up_to(until_s: float, now_s: float, size_bytes: float, bytes_per_second
 
 
 class SharedPace:
-    """Rate limit that all tasks on this machine share.
+    """Rate limit for the tasks of one plan on this machine.
 
     ``folder`` holds the file that the tasks share.
     """

@@ -183,7 +183,7 @@ class KeptRows:
             self.variables.replace_log(pack_chunk("base", left, replace(facts, slots=slots)))
         elif 2 * deltas_bytes > self._base_bytes or self._log_chunks >= _CHUNKS_MIN + log_bytes // _BYTES_PER_CHUNK:
             rows = self._newest([self._log, changed], kept_from_ms)
-            # Over pages, the log must tell of deleted entries.
+            # If there are pages, the log must keep the marks of deleted entries, because the pages still have these.
             rows = rows if slots else self._left(rows, kept_from_ms)
             self.variables.replace_log(pack_chunk("base", rows, facts))
         else:
