@@ -64,7 +64,7 @@ class TaskResult:
 class Steps:
     """Steps of a task, by node name.
 
-    They are created once for all batches and buckets of the task.
+    The steps are created once for all batches and buckets of the task.
     """
 
     operators: Sequence[Operator]

@@ -119,9 +119,7 @@ class Below(Protocol):
 class ObjectStore(ABC):
     """Base of the stores.
 
-    Entries are Python objects under hashable identities.
-
-    Entries older than ``kept_from_ms`` have been removed.
+    Entries are Python objects under hashable identities. Entries older than ``kept_from_ms`` have been removed.
     """
 
     spec: StoreSpec
@@ -264,7 +262,7 @@ class ExpiringStore(ObjectStore):
     """Base of the stores of windows, sessions and records.
 
     Entries expire when newer entries come. If other operators look entries up (``looked_up``), expired entries are
-    removed only at the end of a batch. Until then, an operator may read one as of an earlier record.
+    removed only at the end of a batch. The reason is that an operator may read one as of an earlier record.
     """
 
     looked_up: bool = False
