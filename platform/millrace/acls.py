@@ -76,7 +76,7 @@ class AclOperation(_Named):
 
 
 class AclPermission(_Named):
-    """Whether an entry allows or denies."""
+    """Permission of an ACL entry, which allows or denies (Kafka's ``AclPermissionType``)."""
 
     UNKNOWN = 0
     ANY = 1
@@ -118,7 +118,10 @@ IMPLIED_BY: Final[dict[AclOperation, tuple[AclOperation, ...]]] = {
 
 
 class ResourcePattern(NamedTuple):
-    """Resources that an ACL is for: one by its name, all that begin with a prefix, or all (``*``)."""
+    """Resources that an ACL applies to (Kafka's ``ResourcePattern``).
+
+    The pattern is one name, a prefix of names, or ``*`` for all resources of the type.
+    """
 
     resource_type: ResourceType
     name: str

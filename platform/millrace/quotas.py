@@ -1,4 +1,4 @@
-"""Client quotas: entities and keys, as Kafka's ``ClientQuotaEntity`` and ``QuotaConfig`` have them (KIP-546).
+"""Entities and keys of client quotas (``ClientQuotaEntity``, ``QuotaConfig``; KIP-546).
 
 An entity is a user, a client id, both, or an address. The name ``None`` is the default of its type.
 """
@@ -38,7 +38,10 @@ _WHOLE: Final = {PRODUCER_BYTE_RATE: 2**63 - 1, CONSUMER_BYTE_RATE: 2**63 - 1, C
 
 
 class Match(IntEnum):
-    """How a filter selects entities, with Kafka's numbers: by name, the default of the type, or any of the type."""
+    """Match type of a filter, with Kafka's numbers (``DescribeClientQuotasRequest``).
+
+    A filter selects the entity of a name, the default of an entity type, or every entity of a type.
+    """
 
     EXACT = 0
     DEFAULT = 1
@@ -47,7 +50,10 @@ class Match(IntEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class QuotaEntity:
-    """What a quota is for: pairs of a type and a name, in the order of ``ENTITY_TYPES``."""
+    """Entity that a quota applies to (Kafka's ``ClientQuotaEntity``).
+
+    ``parts`` are pairs of a type and a name, in the order of ``ENTITY_TYPES``.
+    """
 
     parts: tuple[tuple[str, str | None], ...]
 

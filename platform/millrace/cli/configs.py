@@ -1,4 +1,4 @@
-"""Show and change configurations of topics, brokers and groups, and quotas of users, clients and addresses."""
+"""Show and change configurations and quotas."""
 
 from __future__ import annotations
 

@@ -80,7 +80,11 @@ def find_ends(consumer: Consumer, partitions: Sequence[TopicPartition], end: str
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A consumer with its end: ``ends`` by partition (``None``: no end), and a maximum number of records."""
+    """Consumer with the end of its reading.
+
+    ``ends`` are the end offsets by partition, exclusive; ``None`` means no end. ``max_messages`` is the maximum number
+    of records.
+    """
 
     consumer: Consumer
     ends: dict[TopicPartition, int] | None

@@ -1,4 +1,4 @@
-"""Conversion of a CSV stream to tables, with line and column of errors."""
+"""Conversion of a CSV stream to tables. An error names the line and column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of the commands that reset offsets, with the names of Kafka's tool."""
+"""Options of the commands that reset offsets, named as in ``kafka-consumer-groups.sh``."""
 
 from __future__ import annotations
 

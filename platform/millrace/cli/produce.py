@@ -1,4 +1,4 @@
-"""The command ``millrace produce``: lines, hex, JSON, CSV, Parquet and Arrow into a topic."""
+"""Command ``millrace produce``, which sends lines, JSON, CSV, Parquet or Arrow."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ def produce(
 ) -> None:
     """Send lines, JSON lines, CSV, Parquet or Arrow data to a topic.
 
-    A typed topic takes tables and JSON objects with its columns. An opaque topic takes lines as values (raw and lines
-    are the same, hex is for bytes), and JSON objects and tables with the columns key, value, headers, timestamp and
-    partition. Tables without a value column are sent as JSON.
+    A typed topic takes tables and JSON objects with its columns. An opaque topic takes lines as values. The formats raw
+    and lines are the same, and hex is for bytes. An opaque topic also takes JSON objects and tables with the columns
+    key, value, headers, timestamp and partition. Tables without a value column are sent as JSON.
 
     Examples:
 

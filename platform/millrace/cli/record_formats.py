@@ -29,7 +29,10 @@ class OutputFormat(StrEnum):
 
 
 class Shown(StrEnum):
-    """Fields that can be printed before a value, in the order of Kafka's console consumer."""
+    """Fields that ``millrace consume`` can print before a value.
+
+    Their order is that of Kafka's console consumer.
+    """
 
     TIMESTAMP = "timestamp"
     PARTITION = "partition"

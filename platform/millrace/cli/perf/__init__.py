@@ -1,7 +1,7 @@
-"""Measure the speed of producers and consumers, with the output lines of Kafka's tools.
+"""Measure the speed of producers and consumers.
 
-``produce``, ``consume`` and ``latency`` are the commands. ``statistics`` and ``consume_statistics`` compute their
-figures, and ``metrics`` prints those of the client.
+The output lines are those of Kafka's tools. ``produce``, ``consume`` and ``latency`` are the commands. ``statistics``
+and ``consume_statistics`` compute their figures, and ``metrics`` prints those of the client.
 """
 
 from millrace.cli.command_group import command_group

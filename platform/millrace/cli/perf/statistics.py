@@ -20,9 +20,10 @@ def percentiles(sorted_latencies: Sequence[float], wanted: Sequence[float]) -> l
 
 
 class ProduceStatistics:
-    """Statistics of acknowledged records (``Stats`` of ``ProducerPerformance``), for the interval and the run.
+    """Statistics of acknowledged records (``Stats`` of ``ProducerPerformance``).
 
-    Latencies are measured for one record in ``sampling``, so that at most half a million are kept.
+    They cover the current interval and the whole run. Latencies are measured for one record in ``sampling``, so that at
+    most half a million are kept.
     """
 
     def __init__(self, num_records: int, started_ms: float) -> None:
