@@ -1,4 +1,4 @@
-"""Arrow message in the body of a columnar batch, whose columns are decoded on demand."""
+"""Arrow message in the body of a columnar batch. Columns are decoded on demand."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class ColumnarMessage:
 
 
 class _TwoMessages:
-    """Stream of a schema message and a record batch message, read without copying the second."""
+    """Stream of a schema message and a record batch message. The second is not copied."""
 
     closed = False
 

@@ -68,9 +68,13 @@ def build_columnar_batch(
     offsets of the remaining rows, ascending from ``base_offset``. ``last_offset_delta`` comes from the last offset of
     the original batch. ``delete_horizon_ms`` is the time from which compaction may drop the batch's tombstones.
 
-    Raises ``UnsupportedCompressionError`` for gzip and snappy, ``SchemaMismatchError`` for opaque columns of another
-    name or type, ``InvalidRecordError`` for arrays of another length or impossible offsets, ``InvalidTimestampError``
-    for timestamps below -1, ``MessageTooLargeError`` above 2 GiB.
+    Errors:
+
+    - ``UnsupportedCompressionError`` for gzip and snappy;
+    - ``SchemaMismatchError`` for opaque columns of another name or type;
+    - ``InvalidRecordError`` for arrays of another length or impossible offsets;
+    - ``InvalidTimestampError`` for timestamps below -1;
+    - ``MessageTooLargeError`` above 2 GiB.
     """
     if compression not in _ARROW_COMPRESSIONS:
         raise UnsupportedCompressionError(
@@ -128,7 +132,7 @@ def _body(
 
 
 class _ReservedColumns:
-    """Collector of the reserved columns and of the header fields that follow from them."""
+    """Collector of the reserved columns and the header fields that describe them."""
 
     def __init__(self, row_count: int) -> None:
         self.flags = 0

@@ -20,7 +20,10 @@ from millrace.records.header import BatchHeader
 
 
 class AbortedTransaction(NamedTuple):
-    """Producer of an aborted transaction, with the offsets of its first record and its abort marker."""
+    """Aborted transaction of one producer in a partition.
+
+    ``first_offset`` is the offset of its first record, ``last_offset`` that of its abort marker.
+    """
 
     producer_id: int
     first_offset: int

@@ -1,6 +1,7 @@
-"""Conversion of a log between messages of magic 0 or 1, rows and columnar.
+"""Conversion of a log between record formats.
 
-Every format converts to every other through rows, the format that holds nearly everything::
+The formats are messages of magic 0 or 1, rows and columnar. Every format converts to every other through rows, the
+format that holds nearly everything::
 
     messages of magic 0, 1  <->  rows  <->  columnar (opaque)
 
@@ -59,7 +60,7 @@ class RecordFormat(IntEnum):
 
     @property
     def has_messages(self) -> bool:
-        """Whether the format is one of those before Kafka 0.11."""
+        """True if the format is one of those before Kafka 0.11."""
         return self <= RecordFormat.MAGIC_1
 
 
@@ -83,10 +84,13 @@ def convert(
     ``allow_loss`` drops data that the target cannot hold (see above) instead of refusing it. ``schema_of`` is needed
     to recompress typed batches. A compressed body may grow to ``max_bytes``.
 
-    Raises ``UnsupportedForFormatError`` for data that the target cannot hold, ``UnsupportedCompressionError`` for
-    zstd in messages and for gzip and snappy in columnar batches, ``CorruptBatchError`` for a wrong checksum (of
-    messages within wrappers too) or a body that cannot be read, ``InvalidRecordError`` and ``InvalidTimestampError``
-    for records that can be read but not written, such as offsets that do not ascend.
+    Errors:
+
+    - ``UnsupportedForFormatError`` for data that the target cannot hold;
+    - ``UnsupportedCompressionError`` for zstd in messages, and for gzip and snappy in columnar batches;
+    - ``CorruptBatchError`` for a wrong checksum (of messages within wrappers too) or an unreadable body;
+    - ``InvalidRecordError`` and ``InvalidTimestampError`` for records that can be read but not written, such as offsets
+      that do not ascend.
     """
     conversion = _Conversion(target, compression, allow_loss, schema_of or _no_schema, max_bytes)
     whole = as_arrow_buffer(buffer)
@@ -163,7 +167,10 @@ def _no_schema(schema_id: int) -> pa.Schema:
 
 @dataclass
 class _Group:
-    """Messages that become one batch: those of a wrapper, or single messages with the same properties."""
+    """Messages that become one batch.
+
+    They are the messages of a wrapper, or single messages with the same properties.
+    """
 
     first: MessageEntry
     records: list[Record]

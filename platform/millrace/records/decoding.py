@@ -55,7 +55,9 @@ _RUN_BYTES_MAX: Final = 2**22
 
 
 class DecodedBatch:
-    """Records of one batch, of a range within it, or of several small batches of rows, as Arrow columns.
+    """Decoded records as Arrow columns.
+
+    The records are those of one batch, of a range within a batch, or of several small batches of rows.
 
     ``header`` is the batch's. The header of several batches has their first and last offset, their size and number of
     records together, and their largest timestamp. Its other fields are those of the first batch. ``batch_count`` is the
@@ -107,7 +109,7 @@ class DecodedBatch:
 
     @property
     def has_gaps(self) -> bool:
-        """Whether the batch stores offsets individually; otherwise they ascend by one from its base offset."""
+        """True if the batch stores each offset. Otherwise the offsets ascend by one from its base offset."""
         return self._beside.has(OFFSET_COLUMN)
 
     @property
@@ -186,7 +188,7 @@ class DecodedBatch:
 
 
 class _Beside:
-    """Fields of a batch beside its schema's columns, each decoded on first access."""
+    """Fields of a batch outside its schema's columns, decoded on first access."""
 
     def __init__(
         self,
@@ -273,8 +275,8 @@ def decode_range(
     end before the last stable offset. Batches that ``wanted`` refuses are skipped; those with valid statistics are
     not read.
 
-    Raises the errors of ``decode_batch``, and ``CorruptBatchError`` for a wrong checksum, offsets that do not ascend
-    from batch to batch, or a buffer that ends within a batch of the range.
+    Raises the errors of ``decode_batch``. Raises ``CorruptBatchError`` for a wrong checksum or for offsets that do not
+    ascend from batch to batch. Raises it too if the buffer ends within a batch of the range.
     """
     position, size, least_offset = 0, len(buffer), 0
     committed = CommittedFilter(aborted)

@@ -1,4 +1,4 @@
-"""The 61-byte header of a record batch: Kafka's v2 header, field for field.
+"""61-byte header of a record batch, the header of Kafka's v2 batches.
 
 Layout (big-endian; Kafka's ``DefaultRecordBatch``, KIP-98)::
 
@@ -119,22 +119,22 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_transactional(self) -> bool:
-        """Whether the batch belongs to a transaction."""
+        """True if the batch belongs to a transaction."""
         return bool(self.attributes & TRANSACTIONAL_BIT)
 
     @property
     def is_control(self) -> bool:
-        """Whether the batch holds a control record, which readers never return."""
+        """True if the batch holds a control record, which readers never return."""
         return bool(self.attributes & _CONTROL_BIT)
 
     @property
     def has_delete_horizon(self) -> bool:
-        """Whether ``base_timestamp`` is the time from which compaction may drop the batch's tombstones (KIP-534)."""
+        """True if ``base_timestamp`` is the time from which compaction may drop the batch's tombstones (KIP-534)."""
         return bool(self.attributes & _DELETE_HORIZON_BIT)
 
     @property
     def is_columnar(self) -> bool:
-        """Whether the body is an Arrow record batch rather than rows."""
+        """True if the body is an Arrow record batch rather than rows."""
         return self.attributes & _UNUSED_BY_KAFKA == _COLUMNAR_BIT
 
 

@@ -58,7 +58,7 @@ _TIMESTAMP_TYPE_BIT: Final = 0x08
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message with its offset and its bytes; fields are parsed on access.
+    """One message with its offset and its bytes. Fields are parsed on access.
 
     Fields raise ``CorruptBatchError`` if the message is too short for them.
     """
@@ -80,7 +80,7 @@ class Message:
 
     @property
     def crc_is_valid(self) -> bool:
-        """Whether size and checksum are valid."""
+        """True if size and checksum are valid."""
         return len(self.data) >= MESSAGE_BYTES_MIN and self.crc == zlib.crc32(memoryview(self.data)[_CRC_BYTES:])
 
     @property

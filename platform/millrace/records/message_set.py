@@ -1,7 +1,7 @@
-"""Reader and writer of logs of any Kafka format, magic 0 to 2, like Kafka's ``MemoryRecords``.
+"""Reader and writer of logs of any Kafka format (``MemoryRecords``).
 
-Conversion, compaction and tools that show damaged logs use them for files from Kafka. millrace's own logs have magic 2
-only; they are read with ``scan`` and ``decoding``.
+The formats are those of magic 0 to 2. Conversion, compaction and tools that show damaged logs use this module for
+files from Kafka. A log of millrace has magic 2 only, and is read with ``scan`` and ``decoding``.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class BatchEntry:
 
     @property
     def crc_is_valid(self) -> bool:
-        """Whether the entry has a valid size for its format and a valid checksum."""
+        """True if the entry has a valid size for its format and a valid checksum."""
         return self.size_bytes >= HEADER_BYTES and checksum(self._buffer.slice(CHECKED_FROM)) == self._field("crc")
 
     @property
@@ -118,7 +118,7 @@ class BatchEntry:
 
 
 class MessageEntry:
-    """A message of magic 0 or 1, which may be a wrapper of others."""
+    """Message of magic 0 or 1, or a wrapper of such messages."""
 
     def __init__(self, buffer: ReadableBuffer, position: int, size_bytes: int) -> None:
         data = as_arrow_buffer(buffer).slice(position, size_bytes).to_pybytes()
@@ -130,7 +130,7 @@ class MessageEntry:
 
     @property
     def crc_is_valid(self) -> bool:
-        """Whether the entry has a valid size for its format and a valid checksum."""
+        """True if the entry has a valid size for its format and a valid checksum."""
         return self.message.crc_is_valid
 
     @property

@@ -55,7 +55,10 @@ def recompress_batch(
 
 
 class CarriedOver(TypedDict):
-    """Header fields of a batch as arguments of the functions that build batches."""
+    """Header fields of a batch that its recompressed copy keeps.
+
+    They are arguments of the functions that build batches.
+    """
 
     timestamp_type: TimestampType
     delete_horizon_ms: int | None

@@ -26,7 +26,10 @@ _STEPS_PER_RECORD_MAX: Final = 2
 
 
 class RecordBounds(NamedTuple):
-    """Joined bodies, and positions of their records: the start, the byte after the length, and the end."""
+    """Joined bodies of batches, and the positions of their records.
+
+    A record's positions are its start, the byte after its length, and its end.
+    """
 
     body: bytes
     starts: Longs

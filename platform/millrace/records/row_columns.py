@@ -41,10 +41,10 @@ _INT_MAX: Final = 2**31 - 1
 
 
 class RowColumns(NamedTuple):
-    """Rows batches as Arrow columns: the requested ones of key and value, and the other fields.
+    """Rows batches as Arrow columns.
 
-    ``offset_deltas`` count from the first batch's base offset. They are ``None`` if the records are numbered from 0
-    without gaps; ``headers`` is ``None`` if no record has any.
+    ``columns`` are the requested ones of key and value. ``offset_deltas`` count from the first batch's base offset.
+    They are ``None`` if the records are numbered from 0 without gaps; ``headers`` is ``None`` if no record has any.
     """
 
     columns: dict[str, pa.BinaryArray]
@@ -122,11 +122,14 @@ def read_one_by_one(
 
 
 def read_regular(bodies: Sequence[bytes], headers: Sequence[BatchHeader], names: Collection[str]) -> RowColumns:
-    """Read the columns of valid batches.
+    """Read the columns of valid batches. ``bodies`` are decompressed.
 
-    Raises ``CorruptBatchError`` for invalid batches, and for valid batches with unusual features: more than 64
-    headers in a record, header keys that are not UTF-8, bodies from 2 GiB on, and offsets more than 2^31 apart.
-    ``bodies`` are decompressed.
+    Raises ``CorruptBatchError`` for invalid batches, and for valid batches with an unusual feature:
+
+    - more than 64 headers in a record;
+    - header keys that are not UTF-8;
+    - bodies from 2 GiB on;
+    - offsets more than 2^31 apart.
     """
     fields = _locate(bodies, headers)
     source = pa.py_buffer(fields.body)
@@ -202,7 +205,10 @@ def _usual_times_of(header: BatchHeader, smallest_delta: int, largest_delta: int
 
 
 class _Fields(NamedTuple):
-    """The fields of all records of valid batches, and their joined bodies, which the positions are of."""
+    """Fields of all records of valid batches.
+
+    ``body`` is the joined bodies, which all positions count in.
+    """
 
     body: bytes
     timestamp_deltas: Longs

@@ -1,8 +1,17 @@
 """Kafka's v2 records (KIP-98), read and written one by one.
 
-A record is: length varint, attributes i8 (unused), timestamp delta varlong, offset delta varint, key length varint
-(negative: null), key, value length varint, value, header count varint, then per header key length, key (UTF-8), value
-length (negative: null), value. In a compressed batch all records together are one stream.
+A record has these fields in order::
+
+    length varint
+    attributes i8 (unused)
+    timestamp delta varlong
+    offset delta varint
+    key length varint (negative: null), key
+    value length varint (negative: null), value
+    header count varint
+    of each header: key length varint, key (UTF-8), value length varint (negative: null), value
+
+In a compressed batch all records together are one stream.
 
 The reader detects the same errors as Kafka's reader: a record that does not fill its length, and fewer or more
 records than the count. Offsets within a batch need not ascend. A record's attributes are ignored.
@@ -82,7 +91,7 @@ def build_rows_batch(
     compaction keeps such a batch to preserve a producer's last sequence.
 
     Raises ``InvalidRecordError`` for offsets that do not ascend, a producer id without sequence or epoch, or no
-    records; ``InvalidTimestampError`` for a timestamp below -1; ``UnsupportedCompressionError``;
+    records. Raises ``InvalidTimestampError`` for a timestamp below -1. Also raises ``UnsupportedCompressionError`` and
     ``MessageTooLargeError``.
     """
     if not records and last_offset is None:
@@ -259,7 +268,10 @@ def wrapped(value: int) -> int:
 
 
 class RawRecord(NamedTuple):
-    """A record as stored: header keys undecoded, offset and timestamp relative to the batch's."""
+    """Record as stored in a batch.
+
+    Header keys are not decoded. Offset and timestamp are relative to the batch's.
+    """
 
     key: bytes | None
     value: bytes | None

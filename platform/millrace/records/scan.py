@@ -1,7 +1,7 @@
-"""Scan, checksum and offset assignment of batches without a look into their bodies.
+"""Scan, checksum and offset assignment of batches.
 
-Offsets and leader epoch lie outside the checksum, so their assignment changes only 12 bytes. The append time lies
-inside the checksum.
+None of them reads a body. Offsets and leader epoch lie outside the checksum, so their assignment changes only 12
+bytes. The append time lies inside the checksum.
 """
 
 from __future__ import annotations

@@ -84,10 +84,11 @@ _WHOLE, _FLOAT, _BYTES = 1, 2, 3
 
 @dataclass(frozen=True, slots=True)
 class ColumnStatistics:
-    """Statistics of a column: ``bounds`` (None: unknown), maximum of nulls, and whether all values are null.
+    """Statistics of a column of a batch.
 
-    With ``is_prefix`` the upper bound is a prefix of the largest value. It is at most as large as any value that
-    begins with it.
+    ``nulls_max`` is an upper bound of the number of nulls. ``only_nulls`` is true if all values are null. ``bounds``
+    are the lower and upper bound of the values, or ``None`` if unknown. With ``is_prefix`` the upper bound is a prefix
+    of the largest value. It is at most as large as any value that begins with it.
     """
 
     nulls_max: int

@@ -32,10 +32,12 @@ def validate_batch(
     ``with_any_max_timestamp`` allows a maximum timestamp in the header that is not the records' largest one. The leader
     corrects it in a batch of a Kafka producer.
 
-    Raises ``CorruptBatchError`` for a body that cannot be decoded or holds impossible values (UTF-8, list offsets),
-    ``InvalidRecordError`` if offsets or count contradict the header, ``InvalidTimestampError`` if timestamps do,
-    ``SchemaMismatchError`` with column and row for a null in a column that is not nullable, and the errors of
-    ``decode_batch``.
+    Raises the errors of ``decode_batch``, and:
+
+    - ``CorruptBatchError`` for a body that cannot be decoded or holds impossible values (UTF-8, list offsets);
+    - ``InvalidRecordError`` if offsets or count contradict the header;
+    - ``InvalidTimestampError`` if timestamps contradict the header;
+    - ``SchemaMismatchError`` with column and row for a null in a column that is not nullable.
     """
     batch = decode_batch(as_arrow_buffer(buffer), position, header, schema_of, max_bytes=max_bytes)
     try:

@@ -63,7 +63,10 @@ def read_varints(data: Bytes, positions: Longs, bits: int) -> tuple[Longs, Longs
 
 
 class VarintTable:
-    """Encodings of many integers, one row each: left-aligned bytes, and the number of valid bytes."""
+    """Varint encodings of many integers.
+
+    ``bytes`` has a left-aligned row for each integer, and ``sizes`` has the number of valid bytes of each row.
+    """
 
     def __init__(self, values: npt.NDArray[Any]) -> None:
         wide = values.astype(np.int64, copy=False)
