@@ -1,4 +1,7 @@
-"""Nodes of ACLs and the notices of their changes, with the JSON of Kafka 3.9 (``AclEntry``, ``ZkData``)."""
+"""Nodes of ACLs and of notices of their changes.
+
+Their JSON is that of Kafka 3.9 (``AclEntry``, ``ZkData``).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Coordination store inside one process, for a single broker without ZooKeeper and for tests.
+"""Coordination store inside one process.
 
-``EmbeddedStore`` is the service, ``EmbeddedCoordination`` a session with it. With a file, every change is on disk
-before its call returns. Without a file, all data is lost at the end of the process.
+A single broker without ZooKeeper and tests use it. ``EmbeddedStore`` is the service, ``EmbeddedCoordination`` a session
+with it. With a file, every change is on disk before its call returns. Without a file, all data is lost at the end of
+the process.
 
 Invariants
 

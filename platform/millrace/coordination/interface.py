@@ -11,8 +11,8 @@ increases by one. The store guarantees (ZooKeeper programmer's guide, "Consisten
 
 All methods may be called from any thread and block until they are done. Therefore an event loop calls them in threads
 and receives watches through ``OnLoop``. Methods raise ``SessionExpiredError`` after the session has ended. Its
-ephemeral nodes and watches are then removed. A session never becomes another session: no request of it is executed
-under a later session, which has another ``session_id``, and other ephemeral nodes, watches and listeners.
+ephemeral nodes and watches are then removed. A session never becomes another session, and no request of it is executed
+under a later session. A later session has another ``session_id``, and other ephemeral nodes, watches and listeners.
 
 A remote store can be disconnected. Reads are then retried, and unsent requests wait, for the time that the store's
 configuration allows; after that ``ConnectionLossError`` is raised. It is raised at once for a write without a response,
@@ -39,7 +39,7 @@ class CoordinationError(MillraceError):
 
 
 class NoNodeError(CoordinationError):
-    """The node, or the parent of the node to create, does not exist."""
+    """The node, or the parent of the node to create, is missing."""
 
 
 class NodeExistsError(CoordinationError):
@@ -55,7 +55,7 @@ class NotEmptyError(CoordinationError):
 
 
 class NoChildrenForEphemeralsError(CoordinationError):
-    """The parent of the node to create is ephemeral and cannot have children."""
+    """The parent of the node to create is ephemeral. It cannot have children."""
 
 
 class SessionExpiredError(CoordinationError):
@@ -71,7 +71,7 @@ class ConnectionLossError(CoordinationError):
 
 
 class AccessDeniedError(CoordinationError):
-    """The store refuses these credentials, or they do not permit the operation on the node."""
+    """The store refuses the credentials, or they do not permit the operation."""
 
 
 class SessionState(StrEnum):
@@ -96,7 +96,7 @@ class EventType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
-    """Single notification of a watch, without the new state, which the watcher must read again."""
+    """Single notification of a watch. The watcher must read the new state."""
 
     type: EventType
     path: str
@@ -108,9 +108,9 @@ Watch = Callable[[WatchEvent], None]
 
 @dataclass(frozen=True, slots=True)
 class OnLoop:
-    """A watch, or a state listener, that is called on an event loop, in the same order.
+    """Watch or state listener that an event loop calls, in order.
 
-    Two of the same loop and function are the same watch.
+    Two with the same loop and function are the same watch.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -157,7 +157,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Deletion of a node without children, if its version is the expected one."""
+    """Deletion of a node without children. Its version must be ``version``."""
 
     path: str
     version: int = ANY_VERSION
@@ -165,7 +165,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Condition that fails the whole transaction unless the node exists with this version."""
+    """Check of a node's version, which fails the whole transaction otherwise."""
 
     path: str
     version: int = ANY_VERSION

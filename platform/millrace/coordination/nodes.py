@@ -136,10 +136,11 @@ Replicas = dict[int, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class TopicNode(JsonNode):
-    """``/brokers/topics/<topic>`` (version 3): the topic's id and each partition's replicas, preferred leader first.
+    """``/brokers/topics/<topic>`` (version 3), the topic's id and replicas.
 
-    ``adding`` and ``removing`` hold the replicas that a reassignment adds and removes, by partition (KIP-455). Nodes
-    without a topic id, from Kafka before 2.8, are not read.
+    ``assignment`` holds the replicas of each partition, the preferred leader first. ``adding`` and ``removing`` hold
+    the replicas that a reassignment adds and removes, by partition (KIP-455). Nodes without a topic id, from Kafka
+    before 2.8, are not read.
     """
 
     topic_id: uuid.UUID
@@ -275,7 +276,10 @@ class ProducerIdBlockNode(JsonNode):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaNode(JsonNode):
-    """``/millrace/schemas/<id>``: one version of a topic's schema, as an Arrow IPC schema message."""
+    """``/millrace/schemas/<id>``, one version of a topic's schema.
+
+    ``arrow_schema`` is an Arrow IPC schema message.
+    """
 
     topic_id: uuid.UUID
     schema_version: int

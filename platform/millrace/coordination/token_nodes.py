@@ -1,4 +1,7 @@
-"""Nodes of delegation tokens, with the JSON of Kafka 3.9 (``DelegationTokenManager``, KIP-48, KIP-373)."""
+"""Nodes of delegation tokens (KIP-48, KIP-373).
+
+Their JSON is that of Kafka 3.9 (``DelegationTokenManager``).
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Tree of nodes as plain data, with the effects and watch events of operations.
+"""Tree of nodes as plain data, with the operations on it.
 
-It has no threads, files or session lifetimes; ``EmbeddedStore`` adds those.
+Operations return their results and watch events. The tree has no threads, files or session lifetimes, because
+``EmbeddedStore`` adds those.
 
 Invariants
 
@@ -70,7 +71,11 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Result of a transaction: each operation's result, the nodes written or deleted, the events in order."""
+    """Result of a transaction.
+
+    ``results`` has each operation's result, ``touched`` the paths of written and deleted nodes. ``events`` are in
+    order.
+    """
 
     results: list[str | NodeStat | None]
     touched: frozenset[str]
@@ -146,7 +151,7 @@ class Tree:
 
 
 class _Transaction:
-    """Transaction that applies operations in place, and can undo them in reverse order."""
+    """Transaction in place. Its operations can be undone in reverse order."""
 
     def __init__(self, tree: Tree, owner: int, now_ms: int) -> None:
         self._tree = tree

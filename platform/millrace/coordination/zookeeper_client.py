@@ -79,7 +79,7 @@ class SessionHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 class Together:
-    """Combined results of several pipelined reads; None for nodes that do not exist."""
+    """Combined results of several pipelined reads. A missing node gives None."""
 
     def __init__(self, results: Sequence[Any]) -> None:
         self._results: Final = results

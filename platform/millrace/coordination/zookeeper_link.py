@@ -76,7 +76,7 @@ class SessionLink:
         self._stopping: Final = threading.Lock()
         self._stopped = False
         self.closed = False
-        """Whether ``close`` is complete."""
+        """True if ``close`` is complete."""
         self._sending: Final = threading.Lock()  # never taken by the connection's thread, for which a sender may wait
 
     # --- life ------------------------------------------------------------------------------------------------

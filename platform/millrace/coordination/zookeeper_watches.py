@@ -1,8 +1,8 @@
-"""Watches of a ZooKeeper session, called once each and restored after a connection loss.
+"""Watches of a ZooKeeper session.
 
-When the connection ends, kazoo drops the watches and calls each with an event without a type. Here each watch keeps the
-result of the read that set it. A second read then shows whether a change was missed. Only the thread that delivers the
-session's events calls these methods.
+Each watch is called once, and restored after a connection loss. When the connection ends, kazoo drops the watches and
+calls each with an event without a type. Here each watch keeps the result of the read that set it. A second read then
+shows whether a change was missed. Only the thread that delivers the session's events calls these methods.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _EVENT_TYPES: Final = {
 
 
 class LeftWatch:
-    """A watch as kazoo stores it, with the result of the read that set it, so that a missed change is detected.
+    """Watch as kazoo stores it, with the result of its read.
 
-    kazoo stores one of several equal watches. Watches with the same function are equal, unless one is ``spent`` and
-    ignored.
+    ``answer`` is the result of the read that set the watch, so that a missed change is detected. kazoo stores one of
+    several equal watches. Watches with the same function are equal, unless one is ``spent`` and ignored.
     """
 
     __slots__ = ("answer", "of_children", "path", "spent", "watch")

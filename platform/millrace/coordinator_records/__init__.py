@@ -1,11 +1,11 @@
 """Records of the coordinators' topics, as Kafka's messages.
 
-``offsets_topic``       committed offsets and groups
-``consumer_protocol``   subscriptions and assignments of consumers, inside a group's record
-``transactions_topic``  the state of transactional ids
-``share_state_topic``   delivery states of share groups
-``keys``                keys, which begin with the type of their record
-``internal_topics``     the names of the topics
+* ``offsets_topic``       committed offsets and groups
+* ``consumer_protocol``   subscriptions and assignments of consumers, inside a group's record
+* ``transactions_topic``  the state of transactional ids
+* ``share_state_topic``   delivery states of share groups
+* ``keys``                keys, which begin with the type of their record
+* ``internal_topics``     the names of the topics
 
 The messages are those of ``millrace.kafka_protocol``.
 """

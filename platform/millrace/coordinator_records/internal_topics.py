@@ -1,4 +1,4 @@
-"""Names of the internal topics: those of the coordinators, and that of the audit."""
+"""Names of the internal topics of the coordinators and the audit."""
 
 from __future__ import annotations
 

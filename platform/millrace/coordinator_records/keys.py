@@ -16,7 +16,7 @@ K = TypeVar("K", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class UnknownKey:
-    """Key of an unknown type of record; Kafka calls the type a version."""
+    """Key of a record of an unknown type. Kafka calls the type a version."""
 
     version: int
 

@@ -1,7 +1,8 @@
 """Records of ``__consumer_offsets`` (Kafka's ``group-coordinator`` messages).
 
-The type of a key determines the record: 0 and 1 a committed offset, 2 a classic group, 3 to 8 and 16 a consumer group
-(KIP-848). Other types belong to newer kinds of groups and are skipped. A record without a value is a deletion.
+The type of a key determines the record. Types 0 and 1 are a committed offset, 2 is a classic group, and 3 to 8 and 16
+are a consumer group (KIP-848). Other types belong to newer kinds of groups and are skipped. A record without a value is
+a deletion.
 """
 
 from __future__ import annotations

@@ -46,14 +46,19 @@ class TransactionState(IntEnum):
 
 @message(versions="0", api_key=1000)
 class ExternalCommitKey(Message):
-    """Key of an external id under which producers commit together, for example a streaming query."""
+    """Key of an external id, under which producers commit together.
+
+    A streaming query is an example of an external id.
+    """
 
     external_id: str = of("string")
 
 
 @message(versions="0-1", flexible="0+")
 class ExternalCommitValue(Message):
-    """Last committed epoch of an external id with its time, and the epoch begun since. -1 means none.
+    """Committed and begun epoch of an external id.
+
+    ``external_epoch`` was committed last, at ``commit_timestamp_ms``. ``begun_epoch`` was begun since. -1 means none.
 
     The record is in one batch with the ``PREPARE_COMMIT`` records of the epoch's producers, so that it exists exactly
     if they do. It is deleted after ``retention_ms`` without use; 0 means never.

@@ -13,7 +13,7 @@ class LeaderNotAvailableError(MillraceError):
 
 
 class NotLeaderError(MillraceError):
-    """This broker does not lead the partition; the client must fetch the metadata again."""
+    """This broker does not lead the partition. Fetch the metadata again."""
 
     code = 6
     retriable = True
@@ -32,7 +32,7 @@ class BrokerUnavailableError(MillraceError):
     code = 8
     retriable = True
     was_sent: bool = True
-    """Whether the broker may have received the request; if not, nothing has happened."""
+    """True if the broker may have received the request. Otherwise nothing has happened."""
 
 
 class StorageError(MillraceError):
@@ -57,7 +57,7 @@ class RemoteStorageError(StorageError):
 
 
 class ListenerNotFoundError(MillraceError):
-    """The leader of the partition does not have the listener by which the client came."""
+    """The partition's leader does not have the client's listener."""
 
     code = 72
     retriable = True
@@ -78,7 +78,10 @@ class UnknownLeaderEpochError(MillraceError):
 
 
 class OffsetNotAvailableError(MillraceError):
-    """A new leader does not know its high watermark yet, which may be below an earlier leader's (KIP-207)."""
+    """A new leader does not know its high watermark yet (KIP-207).
+
+    That high watermark may be below an earlier leader's.
+    """
 
     code = 78
     retriable = True
@@ -163,7 +166,10 @@ class SecurityDisabledError(MillraceError):
 
 
 class UnsupportedVersionError(MillraceError):
-    """The other side is too old or too new for this request or format."""
+    """The other side does not support this version.
+
+    The other side is too old or too new for the request or format.
+    """
 
     code = 35
 
@@ -175,7 +181,10 @@ class InvalidRequestError(MillraceError):
 
 
 class ThrottledError(MillraceError):
-    """A limit of the broker is reached (connections, requests in flight, memory); try again later."""
+    """A limit of the broker is reached. Try again later.
+
+    Limits are those of connections, requests in flight and memory.
+    """
 
     code = 89
     retriable = True
@@ -188,7 +197,10 @@ class UnsupportedSaslMechanismError(MillraceError):
 
 
 class IllegalSaslStateError(MillraceError):
-    """A message of SASL came at the wrong time, or at a listener without SASL."""
+    """A SASL message was not expected.
+
+    The message came at the wrong time, or at a listener without SASL.
+    """
 
     code = 34
 
@@ -218,6 +230,9 @@ class SaslAuthenticationError(MillraceError):
 
 
 class SslAuthenticationError(MillraceError):
-    """One side of a TLS connection refuses the other's certificate, or both agree on no version or cipher."""
+    """The TLS handshake failed.
+
+    One side refuses the other's certificate, or the two sides agree on no version or cipher.
+    """
 
     code = 1080

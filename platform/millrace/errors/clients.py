@@ -6,13 +6,19 @@ from millrace.errors.base import MillraceError
 
 
 class SchemaError(MillraceError):
-    """A schema cannot be read, or holds a type or name that a typed topic does not accept."""
+    """A schema is unreadable, or a typed topic does not accept it.
+
+    A schema is not accepted if it holds an unsupported type or name.
+    """
 
     code = 1000
 
 
 class SchemaMismatchError(SchemaError):
-    """Data does not fit the topic's schema; the message names the column, and the row if known."""
+    """Data does not fit the topic's schema.
+
+    The message names the column, and the row if known.
+    """
 
     code = 1001
 
@@ -43,30 +49,45 @@ class BufferExhaustedError(MillraceError):
 
 
 class TransactionAbortedError(MillraceError):
-    """A record was not sent, or is not committed, because its transaction was aborted."""
+    """The transaction of a record was aborted.
+
+    The record was not sent, or it is not committed.
+    """
 
     code = 1013
 
 
 class UnknownOutcomeError(MillraceError):
-    """The connection broke after a request was sent: the records may or may not be in the log."""
+    """The connection broke after a request was sent.
+
+    Therefore the records may or may not be in the log.
+    """
 
     code = 1012
 
 
 class OffsetsLostError(MillraceError):
-    """Records between two offsets no longer exist; the message gives the offsets, the reason and the remedy."""
+    """Records between two offsets no longer exist.
+
+    The message gives the offsets, the reason and the remedy.
+    """
 
     code = 1020
 
 
 class EnvironmentProblemError(MillraceError):
-    """A problem outside millrace: Java, JARs, a port in use, a directory of another broker."""
+    """The machine or its software prevents the operation.
+
+    Examples are Java, JARs, a port in use, or a directory of another broker.
+    """
 
     code = 1030
 
 
 class UsageError(MillraceError):
-    """An option or argument is wrong; the message names it, its value and the accepted form."""
+    """An option or argument is wrong.
+
+    The message names it, its value and the accepted form.
+    """
 
     code = 1031

@@ -12,33 +12,46 @@ class LogDirNotFoundError(MillraceError):
 
 
 class ReplicaNotAvailableError(MillraceError):
-    """This broker has no replica of the partition, or no longer has one."""
+    """This broker does not have, or no longer has, the partition's replica."""
 
     code = 9
     retriable = True
 
 
 class StaleControllerEpochError(MillraceError):
-    """The request is from a replaced controller, or from an older decision of the same one."""
+    """The request is out of date.
+
+    A replaced controller sent it, or the same controller has made a newer decision.
+    """
 
     code = 11
 
 
 class NotEnoughReplicasAfterAppendError(MillraceError):
-    """The records are in the leader's log, but fewer than ``min.insync.replicas`` replicas are in sync."""
+    """Too few replicas are in sync to acknowledge the appended records.
+
+    The records are in the leader's log, but fewer than ``min.insync.replicas`` replicas are in sync.
+    """
 
     code = 20
     retriable = True
 
 
 class InvalidReplicaAssignmentError(MillraceError):
-    """A partition cannot be assigned to these brokers: unknown, duplicate, too few, or not enough racks."""
+    """A partition cannot be assigned to these brokers.
+
+    A broker is unknown, not alive or named twice, or only some brokers have a rack. Other reasons are partitions with
+    different numbers of replicas, and an ISR that would lose all its members.
+    """
 
     code = 39
 
 
 class NotControllerError(MillraceError):
-    """This broker is not the controller, or no longer is; retry at the controller in the metadata."""
+    """This broker is not the controller, or no longer is.
+
+    The caller retries at the controller that the metadata names.
+    """
 
     code = 41
     retriable = True
@@ -51,14 +64,20 @@ class ReassignmentInProgressError(MillraceError):
 
 
 class FetchSessionIdNotFoundError(MillraceError):
-    """The leader no longer has this fetch session; the follower starts a new session."""
+    """The leader no longer has this fetch session.
+
+    The follower starts a new session.
+    """
 
     code = 70
     retriable = True
 
 
 class InvalidFetchSessionEpochError(MillraceError):
-    """A request of a fetch session was lost or overtaken; the follower starts a new session."""
+    """A request of a fetch session was lost or overtaken.
+
+    The follower starts a new session.
+    """
 
     code = 71
     retriable = True
@@ -71,13 +90,19 @@ class TopicDeletionDisabledError(MillraceError):
 
 
 class StaleBrokerEpochError(MillraceError):
-    """The request has an earlier broker epoch: the broker has registered again since."""
+    """The request has an earlier broker epoch.
+
+    The broker has registered again since.
+    """
 
     code = 77
 
 
 class PreferredLeaderNotAvailableError(MillraceError):
-    """The preferred replica is not alive or not in sync, so it cannot lead."""
+    """The preferred replica is not alive or not in sync.
+
+    Therefore the preferred replica cannot lead.
+    """
 
     code = 80
 
@@ -109,12 +134,18 @@ class InvalidUpdateVersionError(MillraceError):
 
 
 class IneligibleReplicaError(MillraceError):
-    """A replica that is shutting down or not alive cannot join the ISR."""
+    """A replica cannot join the ISR.
+
+    The replica is not alive, is shutting down, or has lost its disk.
+    """
 
     code = 107
 
 
 class NewLeaderElectedError(MillraceError):
-    """The ISR change was applied, and the reassignment that waited for it has a new leader."""
+    """The ISR change was applied, but the partition has a new leader.
+
+    The reassignment that waited for the ISR change caused the new leader's election.
+    """
 
     code = 108

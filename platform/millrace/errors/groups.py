@@ -19,14 +19,17 @@ class CoordinatorLoadInProgressError(MillraceError):
 
 
 class CoordinatorNotAvailableError(MillraceError):
-    """There is no coordinator for this group or transactional id at the moment."""
+    """The group or transactional id has no coordinator at the moment."""
 
     code = 15
     retriable = True
 
 
 class NotCoordinatorError(MillraceError):
-    """Another broker coordinates this group or transactional id: look up the coordinator again."""
+    """Another broker coordinates this group or transactional id.
+
+    The client must look up the coordinator again.
+    """
 
     code = 16
     retriable = True
@@ -39,7 +42,7 @@ class IllegalGenerationError(MillraceError):
 
 
 class InconsistentGroupProtocolError(MillraceError):
-    """The member has no assignor or protocol type in common with the group."""
+    """The member shares no assignor or protocol type with the group."""
 
     code = 23
 
@@ -51,7 +54,10 @@ class InvalidGroupIdError(MillraceError):
 
 
 class UnknownMemberError(MillraceError):
-    """The group does not know this member, or no longer does: join again."""
+    """The group does not know this member, or no longer does.
+
+    The member must join again.
+    """
 
     code = 25
 
@@ -69,7 +75,10 @@ class RebalanceInProgressError(MillraceError):
 
 
 class InvalidCommitOffsetSizeError(MillraceError):
-    """The offsets of one commit are too many for one batch of the offsets topic."""
+    """The offsets of a commit do not fit into one batch.
+
+    All offsets of a commit are written as one batch to the offsets topic.
+    """
 
     code = 28
 
@@ -111,7 +120,7 @@ class FencedInstanceIdError(MillraceError):
 
 
 class GroupSubscribedToTopicError(MillraceError):
-    """The group is subscribed to the topic whose offsets were to be deleted."""
+    """The group is subscribed to the topic. Offsets of the topic cannot be deleted."""
 
     code = 86
 
@@ -136,26 +145,35 @@ class UnreleasedInstanceIdError(MillraceError):
 
 
 class StaleMemberEpochError(MillraceError):
-    """The member's epoch has changed: send a heartbeat, and retry with the new epoch."""
+    """The member's epoch has changed.
+
+    The member sends a heartbeat and retries with the new epoch.
+    """
 
     code = 113
 
 
 class InvalidRecordStateError(MillraceError):
-    """An acknowledged record is not acquired by this member, or no longer is."""
+    """An acknowledged record is not, or no longer, acquired by this member."""
 
     code = 121
 
 
 class ShareSessionNotFoundError(MillraceError):
-    """The broker has no share session of this member; the member begins a new one."""
+    """The broker has no share session of this member.
+
+    The member begins a new session.
+    """
 
     code = 122
     retriable = True
 
 
 class InvalidShareSessionEpochError(MillraceError):
-    """A request of a share session was lost or overtaken; the member begins a new session."""
+    """A request of a share session was lost or overtaken.
+
+    The member begins a new session.
+    """
 
     code = 123
     retriable = True
@@ -168,14 +186,17 @@ class InvalidRegularExpressionError(MillraceError):
 
 
 class ShareSessionLimitReachedError(MillraceError):
-    """The broker has as many share sessions as it may; the member begins its session later."""
+    """The broker has its maximum number of share sessions.
+
+    The member begins its session later.
+    """
 
     code = 133
     retriable = True
 
 
 class CommitFailedError(MillraceError):
-    """Offsets were not committed, because the group has assigned the partitions to another member."""
+    """Offsets were not committed, because another member has the partitions."""
 
     code = 1060
 
@@ -187,6 +208,9 @@ class WakeupError(MillraceError):
 
 
 class ConcurrentUseError(MillraceError):
-    """A consumer is in use in another thread: only ``wakeup`` may be called from there."""
+    """A consumer is in use in another thread.
+
+    Only ``wakeup`` may be called from a second thread.
+    """
 
     code = 1062

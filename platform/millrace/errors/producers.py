@@ -25,19 +25,22 @@ class OutOfOrderSequenceError(MillraceError):
 
 
 class DuplicateSequenceError(MillraceError):
-    """A batch of an idempotent producer was already appended, but its offset is no longer known."""
+    """A batch of an idempotent producer was already appended.
+
+    Its offset is no longer known.
+    """
 
     code = 46
 
 
 class InvalidProducerEpochError(MillraceError):
-    """A newer instance of this producer has taken over and fenced this one."""
+    """A newer instance of this producer has fenced this one."""
 
     code = 47
 
 
 class InvalidTxnStateError(MillraceError):
-    """A batch or request does not fit the state of its producer's transaction."""
+    """A batch or request does not fit its transaction's state."""
 
     code = 48
 
@@ -49,7 +52,10 @@ class TransactionCoordinatorFencedError(MillraceError):
 
 
 class InvalidProducerIdMappingError(MillraceError):
-    """The producer id does not belong to the transactional id: initialise the transactions again."""
+    """The producer id does not belong to the transactional id.
+
+    The producer must initialise its transactions again.
+    """
 
     code = 49
 
@@ -74,13 +80,19 @@ class UnknownProducerIdError(MillraceError):
 
 
 class ProducerFencedError(MillraceError):
-    """A newer producer with the same transactional id has taken over, or its transaction timed out."""
+    """A newer producer has taken over, or the transaction timed out.
+
+    The newer producer has the same transactional id.
+    """
 
     code = 90
 
 
 class OperationNotAttemptedError(MillraceError):
-    """This item was not processed, because another item of the request was refused."""
+    """This item was not processed, because another item was refused.
+
+    Both items are of the same request.
+    """
 
     code = 55
 
@@ -98,6 +110,6 @@ class AbortableTransactionError(MillraceError):
 
 
 class CommitOwnerError(MillraceError):
-    """Producers cannot commit together under this external id, because it has another owner."""
+    """The external id has another owner. Producers cannot commit under it."""
 
     code = 1070

@@ -9,7 +9,10 @@ from millrace.errors.base import MillraceError
 
 
 class _NamesRecords:
-    """An error whose ``record_errors`` has the faults of single records by their index in the batch, if known."""
+    """Mixin of errors that name single records.
+
+    ``record_errors`` has the faults of single records by their index in the batch, if known.
+    """
 
     def __init__(self, *args: object, record_errors: Mapping[int, str] | None = None) -> None:
         super().__init__(*args)
@@ -17,7 +20,10 @@ class _NamesRecords:
 
 
 class OffsetOutOfRangeError(MillraceError):
-    """The requested offset is before the log start or after the high watermark."""
+    """The requested offset is outside the log.
+
+    The offset is before the log start or after the high watermark.
+    """
 
     code = 1
 
@@ -48,7 +54,7 @@ class MessageTooLargeError(MillraceError):
 
 
 class RecordListTooLargeError(MillraceError):
-    """The batches of one partition in a request are larger than a segment."""
+    """The batches of one partition in a request exceed a segment."""
 
     code = 18
 
@@ -60,7 +66,10 @@ class InvalidTimestampError(_NamesRecords, MillraceError):
 
 
 class UnsupportedForFormatError(MillraceError):
-    """The record format cannot hold the data (for example headers in magic 1)."""
+    """The record format cannot hold the data.
+
+    For example, messages of magic 1 hold no headers.
+    """
 
     code = 43
 

@@ -13,7 +13,10 @@ class UnknownTopicOrPartitionError(MillraceError):
 
 
 class InvalidTopicError(MillraceError):
-    """A topic name breaks the naming rule: 1 to 249 of ``[a-zA-Z0-9._-]``, not ``.`` or ``..``."""
+    """A topic name breaks the naming rule.
+
+    A name has 1 to 249 of the characters ``[a-zA-Z0-9._-]``, and is not ``.`` or ``..``.
+    """
 
     code = 17
 
@@ -31,7 +34,7 @@ class InvalidPartitionsError(MillraceError):
 
 
 class InvalidReplicationFactorError(MillraceError):
-    """The replication factor is above the number of live brokers, or below one."""
+    """The replication factor exceeds the live brokers, or is below one."""
 
     code = 38
 
@@ -43,18 +46,27 @@ class InvalidConfigError(MillraceError):
 
 
 class PolicyViolationError(MillraceError):
-    """The request violates a policy, for example deletion of records in a topic that is only compacted."""
+    """The request violates a policy.
+
+    An example is the deletion of records in a topic that is only compacted.
+    """
 
     code = 44
 
 
 class UnknownTopicIdError(MillraceError):
-    """No topic has that id: it was deleted, and perhaps created again under the same name."""
+    """No topic has that id.
+
+    The topic was deleted, and perhaps created again under the same name.
+    """
 
     code = 100
 
 
 class InconsistentTopicIdError(MillraceError):
-    """The topic of that name has another id than the caller's: it was deleted and created again."""
+    """The topic of that name has another id than the caller's.
+
+    The topic was deleted and created again.
+    """
 
     code = 103
