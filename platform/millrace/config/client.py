@@ -82,7 +82,7 @@ class ProducerCompression(StrEnum):
 
 
 class OffsetReset(StrEnum):
-    """Start of a consumer that has no position, or one that is out of range."""
+    """Start of a consumer without a position in range (``auto.offset.reset``)."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -97,7 +97,10 @@ class Isolation(StrEnum):
 
 
 class DirectReads(StrEnum):
-    """Whether a consumer itself reads segment files on its own machine."""
+    """Mode of a consumer's direct reads (``direct.reads``).
+
+    With ``auto`` the consumer itself reads segment files on its own machine.
+    """
 
     AUTO = "auto"
     NEVER = "never"

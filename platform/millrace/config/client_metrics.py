@@ -22,7 +22,10 @@ MATCHED: Final = (
 
 
 class ClientMetricsConfig(Config):
-    """Configuration of one subscription: the clients that push metrics, which metrics, and how often."""
+    """Configuration of one subscription to clients' metrics (KIP-714).
+
+    It selects the clients that push metrics, the metrics, and the interval.
+    """
 
     metrics: str = Field("", description="Prefixes of the metrics' names, with commas between them.")
     interval_ms: int = Field(300_000, ge=100, le=3_600_000, description="Time between two pushes of a client.")

@@ -120,7 +120,7 @@ class ClusterOptions(Config):
 
     @property
     def is_clustered(self) -> bool:
-        """Whether this broker belongs to a cluster on ZooKeeper."""
+        """True if this broker belongs to a cluster on ZooKeeper."""
         return self.zookeeper is not None
 
     @field_validator("replica_selector_class")

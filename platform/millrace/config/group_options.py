@@ -1,7 +1,8 @@
-"""Broker options of groups: defaults of the options of each group, and the bounds of what may be set for a group.
+"""Broker options of groups (``GroupCoordinatorConfig``, ``ShareGroupConfig``).
 
-Names, ranges and defaults are those of Kafka's ``GroupCoordinatorConfig`` and ``ShareGroupConfig``. A broker's own
-default need not be within the bounds, which are for the options of single groups.
+They are the defaults of the options of each group, and the bounds of the values that may be set for a group. Names,
+ranges and defaults are those of Kafka's classes. A broker's own default need not be within the bounds, which are for
+the options of single groups.
 """
 
 from __future__ import annotations

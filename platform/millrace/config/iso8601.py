@@ -1,4 +1,4 @@
-"""Durations and times in ISO 8601, as Kafka's options and tools take them."""
+"""Durations and times in ISO 8601, in the forms of Kafka's tools."""
 
 from __future__ import annotations
 

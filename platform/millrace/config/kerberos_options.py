@@ -1,6 +1,7 @@
-"""Options of the SASL mechanism GSSAPI: the service of the brokers, and the renewal of a client's ticket.
+"""Options of the SASL mechanism GSSAPI (Kerberos).
 
-Names, meanings and defaults are Kafka's (``SaslConfigs``), except where a description says otherwise.
+They name the service of the brokers, and control the renewal of a client's ticket. Names, meanings and defaults are
+Kafka's (``SaslConfigs``), except where a description says otherwise.
 """
 
 from __future__ import annotations

@@ -235,7 +235,7 @@ class ListenerOptions(ListenerSecurity):
 
     @cached_property
     def authenticates_brokers(self) -> bool:
-        """Whether brokers authenticate to each other, so that nobody else may make calls of brokers."""
+        """True if brokers authenticate to each other. Other clients may then make no inter-broker calls."""
         return self.security_protocol_of(self.inter_broker_listener) is not SecurityProtocol.PLAINTEXT
 
     @cached_property

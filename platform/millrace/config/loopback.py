@@ -1,4 +1,4 @@
-"""Loopback hosts, which only this machine reaches and which therefore need no encryption."""
+"""Loopback hosts. Only this machine reaches them, so they need no encryption."""
 
 from __future__ import annotations
 

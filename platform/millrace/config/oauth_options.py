@@ -1,6 +1,7 @@
-"""Options of the SASL mechanism OAUTHBEARER: the login of clients, and the validation by listeners (KIP-768, KIP-1139).
+"""Options of the SASL mechanism OAUTHBEARER (KIP-768, KIP-1139).
 
-Names, meanings and defaults are Kafka's (``SaslConfigs``), except where a description says otherwise.
+They are for the login of clients and for the validation by listeners. Names, meanings and defaults are Kafka's
+(``SaslConfigs``), except where a description says otherwise.
 """
 
 from __future__ import annotations
@@ -57,7 +58,10 @@ def check_encryption(option: str, url: str) -> None:
 
 
 class OAuthValidation(Config):
-    """Options of a listener that validates tokens (JSON Web Tokens) of an OpenID provider."""
+    """Options of a listener that validates the tokens of an OpenID provider.
+
+    The tokens are JSON Web Tokens.
+    """
 
     sasl_oauthbearer_jwks_endpoint_url: EndpointUrl = Field(
         "",
@@ -95,7 +99,10 @@ class OAuthValidation(Config):
 
 
 class OAuthClient(Config):
-    """Options of a client that gets its tokens from an OpenID provider (client credentials flow)."""
+    """Options of a client that gets its tokens from an OpenID provider.
+
+    The client uses the client credentials flow.
+    """
 
     sasl_oauthbearer_token_endpoint_url: EndpointUrl = Field(
         "",

@@ -9,7 +9,7 @@ from millrace.config.integers import INT_MAX
 
 
 class QuotaOptions(Config):
-    """How much of its quotas a client may use at once."""
+    """Broker options of the windows in which quotas are measured."""
 
     quota_window_size_seconds: int = Field(
         1,

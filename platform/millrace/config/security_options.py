@@ -1,4 +1,4 @@
-"""Options of TLS, which clients and the broker's listeners share, and the security protocols of Kafka.
+"""TLS options of clients and listeners, and Kafka's security protocols.
 
 Names, meanings and defaults are Kafka's (``SslConfigs``); a description names each difference. Java key stores (JKS)
 are read by Java alone.
@@ -35,12 +35,12 @@ class SecurityProtocol(StrEnum):
 
     @property
     def has_tls(self) -> bool:
-        """Whether connections are encrypted."""
+        """True if connections are encrypted."""
         return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
 
     @property
     def has_sasl(self) -> bool:
-        """Whether clients authenticate by SASL."""
+        """True if clients authenticate by SASL."""
         return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
 
 

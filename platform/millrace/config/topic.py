@@ -40,7 +40,7 @@ class MessageTimestampType(StrEnum):
 
 
 class SchemaCompatibility(StrEnum):
-    """Allowed changes of a typed topic's schema, by the modes of Confluent's registry.
+    """Allowed changes of a typed topic's schema (Confluent's compatibility modes).
 
     ``millrace.schemas.compatibility`` defines each mode.
     """
@@ -55,22 +55,22 @@ class SchemaCompatibility(StrEnum):
 
     @property
     def is_backward(self) -> bool:
-        """Whether readers with the new version must read older records."""
+        """True if readers with the new version must read older records."""
         return self.startswith(("BACKWARD", "FULL"))
 
     @property
     def is_forward(self) -> bool:
-        """Whether readers with an older version must read new records."""
+        """True if readers with an older version must read new records."""
         return self.startswith(("FORWARD", "FULL"))
 
     @property
     def is_transitive(self) -> bool:
-        """Whether the new version is checked against every older version, not only the last."""
+        """True if the new version is checked against every older version, not only the last."""
         return self.endswith("_TRANSITIVE")
 
 
 class KafkaValueFormat(StrEnum):
-    """Format of the values that Kafka clients send to and get from a typed topic."""
+    """Format of the values that Kafka clients exchange with a typed topic."""
 
     NONE = "none"
     JSON = "json"
@@ -80,7 +80,7 @@ class KafkaValueFormat(StrEnum):
 
 
 class KafkaKeyFormat(StrEnum):
-    """Format of the keys that Kafka clients send to and get from a typed topic."""
+    """Format of the keys that Kafka clients exchange with a typed topic."""
 
     BINARY = "binary"
     STRING = "string"
@@ -249,7 +249,7 @@ class TopicConfig(Config):
 
     @property
     def is_copied(self) -> bool:
-        """Whether sealed segments are copied to the remote store and leave the disk only after that."""
+        """True if sealed segments are copied to the remote store and leave the disk only after that."""
         return self.remote_storage_enable and not self.remote_log_copy_disable
 
     @property
@@ -266,17 +266,17 @@ class TopicConfig(Config):
 
     @property
     def is_compacted(self) -> bool:
-        """Whether compaction keeps only the last record of each key."""
+        """True if compaction keeps only the last record of each key."""
         return COMPACT in self.cleanup_policy.split(",")
 
     @property
     def is_deleted(self) -> bool:
-        """Whether retention by time and size deletes segments."""
+        """True if retention by time and size deletes segments."""
         return DELETE in self.cleanup_policy.split(",")
 
     @property
     def syncs_before_ack(self) -> bool:
-        """Whether every record is on the disk before it is acknowledged; ``flush.messages=1`` means that too."""
+        """True if every record is on the disk before it is acknowledged, also by ``flush.messages=1``."""
         return self.flush_before_ack or self.flush_messages == 1
 
     @property

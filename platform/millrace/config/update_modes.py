@@ -1,6 +1,7 @@
-"""Update modes of broker options, each part of the definition of its option (KIP-226).
+"""Update modes of broker options (KIP-226).
 
-A field says its mode in its type: ``max_connections: Annotated[int, CLUSTER_WIDE]``. A field without one is read-only.
+The type of a field contains its mode, for example ``max_connections: Annotated[int, CLUSTER_WIDE]``. A field without a
+mode is read-only.
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ from pydantic import BaseModel
 
 
 class UpdateMode(StrEnum):
-    """Where an option can be changed while brokers run, by the names of Kafka's documentation."""
+    """Update mode of an option, with the name in Kafka's documentation.
+
+    The mode says for which brokers the option can be changed while they run.
+    """
 
     READ_ONLY = "read-only"
-    """Nowhere: the option needs a restart."""
+    """The option changes only with a restart."""
     PER_BROKER = "per-broker"
-    """For one broker alone, because the value depends on its addresses, its files or its secret."""
+    """The option changes for one broker alone, because the value depends on its addresses, files or secret."""
     CLUSTER_WIDE = "cluster-wide"
-    """For all brokers together too."""
+    """The option changes for one broker, or for all brokers together."""
 
 
 PER_BROKER: Final = UpdateMode.PER_BROKER

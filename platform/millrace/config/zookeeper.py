@@ -19,7 +19,11 @@ _DEFAULT_PORT: Final = 2181
 
 
 class ZooKeeperAddress(NamedTuple):
-    """Hosts of the ensemble (``host:port,host:port``), and the node above the cluster's nodes ("": the root)."""
+    """Parsed value of ``zookeeper.connect``.
+
+    ``hosts`` are the hosts of the ensemble (``host:port,host:port``). ``chroot`` is the node above the cluster's nodes;
+    an empty text is the root.
+    """
 
     hosts: str
     chroot: str

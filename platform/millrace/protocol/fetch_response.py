@@ -37,7 +37,10 @@ _FRAME_BYTES: Final = 6
 
 @dataclass(slots=True)
 class PartitionAnswer:
-    """One partition's part of a response; ``result`` has no records, because ``records`` holds them."""
+    """Part of a response for one partition.
+
+    ``result`` has no records, because ``records`` holds them.
+    """
 
     result: pb.FetchResponse.PartitionRecords
     records: bytes = b""
@@ -119,7 +122,10 @@ def _frame(number: int, length: int) -> bytes:
 
 
 class FetchedRecords(NamedTuple):
-    """One partition's part of a received response: ``result``, and the records, which ``result`` need not hold."""
+    """Part of a received response for one partition.
+
+    ``records`` holds the records, so ``result`` need not hold them.
+    """
 
     topic: str
     result: pb.FetchResponse.PartitionRecords

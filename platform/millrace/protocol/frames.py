@@ -1,6 +1,7 @@
-"""Calls of millrace in Kafka's framing: protobuf messages under API keys of their own (docs/design/0042).
+"""Calls of millrace in Kafka's framing (docs/design/0042).
 
-All numbers are big-endian. Each call begins as a call of Kafka does, with a request header of version 1::
+Each call is a protobuf message under an API key of its own. All numbers are big-endian. Each call begins as a call of
+Kafka does, with a request header of version 1::
 
     request  = length (int32) API key (int16) API version (int16) correlation id (int32)
                client id (int16 length, -1: null, UTF-8) deadline in ms (uint32, 0: none) message
@@ -134,7 +135,10 @@ class Head(NamedTuple):
 
 
 class ResponseHead(NamedTuple):
-    """A response's head: its kind, the number of its error (0: none), and the size of the body in bytes."""
+    """Head of a response.
+
+    ``error`` is the number of the error; 0 means none. ``body_bytes`` is the size of the body.
+    """
 
     kind: Kind
     error: int

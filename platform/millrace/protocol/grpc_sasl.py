@@ -1,4 +1,4 @@
-"""SASL over gRPC: the names on the wire, which clients and brokers share.
+"""Names of SASL over gRPC, which clients and brokers share.
 
 gRPC makes connections by itself and shares them among calls. A client therefore authenticates once with a call of its
 own: a stream of the mechanism's messages, with the mechanism in the metadata. The broker ends the stream with a session

@@ -1,4 +1,4 @@
-"""Errors of single items of a response, such as a partition's or a group's."""
+"""Errors of single items of a response, such as one partition's."""
 
 from __future__ import annotations
 

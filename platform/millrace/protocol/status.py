@@ -1,8 +1,8 @@
 """Mapping between ``millrace.errors`` and gRPC's status codes, both ways.
 
-A request that fails as a whole ends its call with a status, its message as details, and the error's numeric code in
-the trailing metadata. The client raises the same class from that code. The status itself is for proxies and foreign
-clients. A call without that code never reached a handler, so only its status is known.
+A request that fails as a whole ends its call with a status. The error's message is the status's details, and its
+numeric code is in the trailing metadata. The client raises the same class from that code. The status itself is for
+proxies and foreign clients. A call without that code never reached a handler, so only its status is known.
 """
 
 from __future__ import annotations

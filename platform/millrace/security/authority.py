@@ -1,7 +1,7 @@
-"""Certificate authority of a cluster: the certificates that it issues, and their renewal.
+"""Certificate authority of a cluster.
 
-Keys are of the curve P-256, which every client of Kafka knows. A certificate comes with its private key as PEM, which
-is what ``ssl.keystore.location`` takes.
+It issues and renews certificates. Keys are of the curve P-256, which every client of Kafka knows. A certificate comes
+with its private key as PEM, the format of ``ssl.keystore.location``.
 """
 
 from __future__ import annotations

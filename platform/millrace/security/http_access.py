@@ -1,4 +1,7 @@
-"""Security of addresses that serve metrics: TLS with the options of listeners, and users."""
+"""Security of the metrics addresses.
+
+An address has TLS with the options of listeners, and users with passwords.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""HTTP server of metrics, with TLS whose certificates change with their files, and with users.
+"""HTTP server of metrics, with TLS and users.
+
+Its certificates change with their files.
 
 Invariants
 

@@ -1,9 +1,10 @@
-"""Kerberos as the SASL mechanism GSSAPI (RFC 4752): both sides, without input and output of their own.
+"""Client and server side of Kerberos, the SASL mechanism GSSAPI (RFC 4752).
 
-Kafka's classes are ``KerberosLogin``, ``KerberosShortNamer`` and Java's ``GssKrb5Client`` and ``GssKrb5Server``. The
-package ``gssapi`` does the work, with the Kerberos libraries and ``krb5.conf`` of the machine. It is optional.
+Neither side does input or output of its own. Kafka's classes are ``KerberosLogin``, ``KerberosShortNamer`` and Java's
+``GssKrb5Client`` and ``GssKrb5Server``. The package ``gssapi`` does the work, with the Kerberos libraries and
+``krb5.conf`` of the machine. The package is optional.
 
-Neither side offers a layer of its own for integrity or encryption, as in Kafka: TLS does that (``SASL_SSL``).
+Neither side offers a layer of its own for integrity or encryption, as in Kafka, because TLS does that (``SASL_SSL``).
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ def _problem(side: str, error: Exception) -> SaslAuthenticationError:
 
 
 class KerberosLogin:
-    """Kafka's ``KerberosLogin``: the ticket of one client, by a keytab or by ``kinit``. Thread safe.
+    """Ticket of one client (Kafka's ``KerberosLogin``). Thread safe.
+
+    The ticket comes from a keytab or from ``kinit``.
 
     Invariants
 

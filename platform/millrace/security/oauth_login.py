@@ -1,6 +1,7 @@
-"""Tokens of a client of OAUTHBEARER, from an OpenID provider (RFC 6749 section 4.4, KIP-768).
+"""Tokens of an OAUTHBEARER client (RFC 6749 section 4.4, KIP-768).
 
-Kafka's classes are ``ExpiringCredentialRefreshingLogin``, ``ClientCredentialsJwtRetriever`` and ``FileJwtRetriever``.
+An OpenID provider issues them. Kafka's classes are ``ExpiringCredentialRefreshingLogin``,
+``ClientCredentialsJwtRetriever`` and ``FileJwtRetriever``.
 
 Invariants
 

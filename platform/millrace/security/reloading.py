@@ -1,7 +1,7 @@
-"""Values made of key stores and trust stores, which are made again when the content of a file changes.
+"""Values made of key stores and trust stores.
 
-Invariant: ``current`` is a value that was made without an error. If new content is invalid, the log says so once, and
-the earlier value stays.
+A value is made again when the content of a file changes. Invariant: ``current`` is a value that was made without an
+error. If new content is invalid, the log says so once, and the earlier value stays.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Reloading(Generic[T]):
 
     @property
     def is_due(self) -> bool:
-        """Whether ``current`` reads the files."""
+        """True if the next ``current`` reads the files."""
         return time.monotonic() - self._checked_s >= self._options.ssl_reload_interval_ms / 1000
 
     @property

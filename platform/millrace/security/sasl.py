@@ -1,6 +1,7 @@
-"""SASL of a client: the exchange with a listener in Kafka's framing, without input and output (KIP-43, KIP-152).
+"""Client side of SASL in Kafka's framing (KIP-43, KIP-152).
 
-Kafka's class is ``SaslClientAuthenticator``. A driver sends what ``authentication`` yields, and sends it the answers.
+Kafka's class is ``SaslClientAuthenticator``. The module does no input or output. A driver sends what ``authentication``
+yields to the listener, and sends the answers to ``authentication``.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class SaslCredentials:
     kerberos: KerberosLogin | None = field(default=None, repr=False)
     """The login of GSSAPI."""
     is_token: bool = False
-    """Whether user and password are a delegation token, which only SCRAM takes."""
+    """True if user and password are a delegation token, which only SCRAM takes."""
 
 
 CredentialsSource = Callable[[], SaslCredentials]

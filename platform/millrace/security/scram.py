@@ -1,6 +1,7 @@
-"""SCRAM, the salted challenge response (RFC 5802, RFC 7677): both sides without input and output, and credentials.
+"""Both sides of SCRAM (RFC 5802, RFC 7677), and its credentials.
 
-Kafka's classes are ``ScramFormatter``, ``ScramCredential`` and ``ScramCredentialUtils``.
+The sides do no input or output. Kafka's classes are ``ScramFormatter``, ``ScramCredential`` and
+``ScramCredentialUtils``.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ _CLIENT_FINAL: Final = re.compile(rf"(c={_BASE64},r={_NONCE}{_EXTENSIONS}),p={_B
 
 @dataclass(frozen=True, slots=True)
 class SaltedPassword:
-    """A password as administrators send it to a broker, which makes a ``ScramCredential`` of it."""
+    """Salted password that administrators send to a broker.
+
+    The broker makes a ``ScramCredential`` of it.
+    """
 
     value: bytes = field(repr=False)
     salt: bytes = field(repr=False)
@@ -53,7 +57,10 @@ class SaltedPassword:
 
 @dataclass(frozen=True, slots=True)
 class ScramCredential:
-    """What a server keeps of a password. The password does not follow from it."""
+    """Credential that a server stores instead of the password (Kafka's ``ScramCredential``).
+
+    The password does not follow from it.
+    """
 
     salt: bytes = field(repr=False)
     stored_key: bytes = field(repr=False)

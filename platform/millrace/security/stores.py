@@ -30,7 +30,10 @@ _LINE_CHARACTERS: Final = 64
 
 
 class StoreContents(NamedTuple):
-    """Bytes of the configured files and inline texts; empty where nothing is configured."""
+    """Bytes of the configured files and inline texts.
+
+    A part that is not configured is empty.
+    """
 
     keystore: bytes
     truststore: bytes
