@@ -1,16 +1,18 @@
-"""Kafka's messages: requests, responses, headers and records of the coordinators, in all their versions.
+"""Kafka's messages, in all their versions.
 
-``calls``      requests and responses, a module for each call; ``calls.table`` has the API keys
-``data``       headers, the consumer protocol, the coordinators' records
-``message``    base of all messages: ``decode`` and ``encode``
-``fields``     declarations of fields
-``lookup``     message classes and header versions by API key
-``reading``    compiler of decoders
-``writing``    compiler of encoders
-``constructing``  compiler of constructors
-``source``     source text of a compiled codec; ``wire`` has the primitives that it calls
-``errors``     errors of messages that cannot be read or written
-``generator``  generator of ``calls`` and ``data`` from Kafka's definitions
+They are requests, responses, headers, and records of the coordinators.
+
+* ``calls``         requests and responses, a module for each call; ``calls.table`` has the API keys
+* ``data``          headers, the consumer protocol, the coordinators' records
+* ``message``       base of all messages: ``decode`` and ``encode``
+* ``fields``        declarations of fields
+* ``lookup``        message classes and header versions by API key
+* ``reading``       compiler of decoders
+* ``writing``       compiler of encoders
+* ``constructing``  compiler of constructors
+* ``source``        source text of a compiled codec; ``wire`` has the primitives that it calls
+* ``errors``        errors of messages that cannot be read or written
+* ``generator``     generator of ``calls`` and ``data`` from Kafka's definitions
 """
 
 from millrace.kafka_protocol.errors import InvalidFieldError, MalformedMessageError

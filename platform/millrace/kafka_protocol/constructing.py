@@ -1,7 +1,8 @@
-"""Compiler of constructors: a message class gets its own when its first instance is constructed.
+"""Compiler of constructors of message classes.
 
-``dataclasses`` compiles four functions for each class when it is declared. For the three hundred classes of Kafka's
-calls that is a fifth of a broker's start, and a broker constructs instances of a few of them.
+A message class gets its own constructor when its first instance is constructed. ``dataclasses`` compiles four functions
+for each class when it is declared. For the three hundred classes of Kafka's calls that is a fifth of a broker's start.
+A broker constructs instances of only a few of them.
 """
 
 from __future__ import annotations

@@ -21,7 +21,10 @@ class MalformedMessageError(InvalidRecordError):
 
 
 class InvalidFieldError(InvalidRecordError):
-    """A field of a message has a value that its version cannot encode; ``field`` is its path."""
+    """A field's value cannot be encoded in the message's version.
+
+    ``field`` is the path of the field.
+    """
 
     def __init__(self, reason: str, *, message_name: str, version: int, field: str) -> None:
         super().__init__(f"{message_name} of version {version}, field {field}: {reason}")

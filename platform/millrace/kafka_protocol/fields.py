@@ -108,7 +108,10 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """Field of a message: Python's name, Kafka's name, its layout, and its value in versions without it."""
+    """Field of a message.
+
+    ``name`` is Python's name and ``kafka_name`` Kafka's. ``default`` is the value in versions without the field.
+    """
 
     name: str
     kafka_name: str

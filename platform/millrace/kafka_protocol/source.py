@@ -1,6 +1,7 @@
-"""Source text of a compiled codec, with the field that each line reads or writes.
+"""Source text of a compiled codec, with the fields of each line.
 
-A codec that fails does not know where. The traceback has the line, and ``Source.spots`` the fields of that line.
+A line reads or writes its fields. A codec that fails does not know the field. The traceback has the line, and
+``Source.spots`` the fields of that line.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Source:
 
 @dataclass(slots=True)
 class FixedRun:
-    """Neighbouring fields of fixed size, which one call of ``struct`` reads or writes."""
+    """Neighbouring fields of fixed size, read or written with one ``struct`` call."""
 
     spots: list[Spot] = field(default_factory=list)
     targets: list[str] = field(default_factory=list)

@@ -21,7 +21,10 @@ _UINT32_MAX: Final = 2**32 - 1
 
 
 class WireError(Exception):
-    """Reason why bytes or a value are invalid; the caller adds message, field and position."""
+    """Reason why bytes or a value are invalid.
+
+    The caller adds message, field and position.
+    """
 
 
 def read_varint(data: Buffer, position: int) -> tuple[int, int]:

@@ -1,6 +1,7 @@
-"""Compiler of encoders: one function for each message and version, made at the first use.
+"""Compiler of encoders.
 
-An encoder appends parts to a list, so that records are not copied. Neighbouring fields of fixed size are one part.
+Each message and version has one encoder, which is compiled at the first use. An encoder appends parts to a list, so
+that records are not copied. Neighbouring fields of fixed size are one part.
 """
 
 from __future__ import annotations

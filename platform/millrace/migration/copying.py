@@ -1,7 +1,8 @@
-"""Exactly-once copy of a Kafka topic: records and offsets map in common transactions.
+"""Exactly-once copy of a Kafka topic.
 
-The map's topic holds the whole state of earlier runs. One producer with the target's own transactional id writes
-everything. Therefore a second copy fences the first, and a new run aborts the open transaction of a killed one.
+Records and the entries of the offsets map are in the same transactions. The map's topic holds the whole state of
+earlier runs. One producer with the target's own transactional id writes everything. Therefore a second copy fences the
+first, and a new run aborts the open transaction of a killed one.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ class Copied:
 
 
 class TopicCopy:
-    """Copy of one Kafka topic into an opaque topic with as many partitions."""
+    """Copy of one Kafka topic into an opaque topic.
+
+    Both topics have the same number of partitions.
+    """
 
     def __init__(
         self,

@@ -34,7 +34,10 @@ class KafkaRecord:
 
 @dataclass(slots=True)
 class Fetched:
-    """Records by partition, and the end offsets of partitions without further records for now."""
+    """Records by partition, and the ends that were reached.
+
+    ``ends`` has the end offsets of partitions without further records for now.
+    """
 
     records: dict[int, list[KafkaRecord]] = field(default_factory=dict)
     ends: dict[int, int] = field(default_factory=dict)

@@ -1,8 +1,8 @@
-"""Topic of an offsets map, whose entries share the transactions of their records.
+"""Topic of an offsets map.
 
-Therefore the map also records the progress of the copy. A killed copy continues after the last committed entry, and no
-record exists without its entry, or the reverse. An entry is a record with the partition's number as key and JSON as
-value::
+Its entries are in the transactions of their records. Therefore the map also records the progress of the copy. A killed
+copy continues after the last committed entry. No record exists without its entry, and no entry without its records. An
+entry is a record with the partition's number as key and JSON as value::
 
     {"source": {"cluster": "...", "topic": "orders"}, "next_old": 1005, "runs": [[1000, 812, 4], [1004, 817, 1]]}
 """

@@ -1,9 +1,10 @@
-"""Map from old to new offsets, as runs in which both grow by one.
+"""Map from old to new offsets, as runs of consecutive offsets.
 
 Kafka's offsets have gaps from compaction and transaction markers, and the new offsets have gaps from the copy's
-transaction markers. So a constant difference is not enough; a run ends at a gap in either. Invariants of
-``OffsetsMap``: runs ascend in old and in new offsets, without overlap. Every record before ``next_old`` that Kafka
-still had is in a run, and no later record is.
+transaction markers. So a constant difference is not enough; a run ends at a gap in either.
+
+Invariants of ``OffsetsMap``: runs ascend in old and in new offsets, without overlap. Every record before ``next_old``
+that Kafka still had is in a run, and no later record is.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from millrace.errors import UsageError
 
 
 class Run(NamedTuple):
-    """``length`` consecutive records, the first with offset ``old`` in Kafka and ``new`` in millrace."""
+    """Run of ``length`` consecutive records.
+
+    The first record has offset ``old`` in Kafka and ``new`` in millrace.
+    """
 
     old: int
     new: int

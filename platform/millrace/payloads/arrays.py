@@ -1,4 +1,4 @@
-"""Operations on columns of bytes and lists that the writers of payloads share."""
+"""Operations on columns of bytes and lists, for the payload writers."""
 
 from __future__ import annotations
 

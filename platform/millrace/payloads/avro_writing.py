@@ -32,7 +32,10 @@ _NO_ITEMS: Final = b"\x00"
 
 @dataclass(frozen=True, slots=True)
 class AvroWriter:
-    """Writer of rows with the columns of ``schema`` as records of one Avro schema."""
+    """Writer of rows with the columns of ``schema`` as Avro records.
+
+    All records have the same Avro schema.
+    """
 
     schema: pa.Schema
     _write: Writer

@@ -1,8 +1,9 @@
-"""Decoder of an opaque topic's payloads to columns, bare or in Confluent's framing.
+"""Decoder of an opaque topic's payloads to columns.
 
-A framed payload begins with a zero byte and its schema's id in four bytes, big-endian. In a Protobuf payload the
-message indexes follow: signed variable-length integers, preceded by their count; a single 0 means the first message.
-The payloads of each id are read with that id's schema, and resolved to the wanted columns by name.
+Payloads are bare or in Confluent's framing. A framed payload begins with a zero byte and its schema's id in four bytes,
+big-endian. In a Protobuf payload the message indexes follow: signed variable-length integers, preceded by their count;
+a single 0 means the first message. The payloads of each id are read with that id's schema, and resolved to the wanted
+columns by name.
 """
 
 from __future__ import annotations
@@ -82,18 +83,22 @@ class PayloadSchema:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Columns of all rows, and the faults of unreadable rows, which are null in every column."""
+    """Columns of all rows, and the faults of unreadable rows.
+
+    An unreadable row is null in every column.
+    """
 
     columns: pa.RecordBatch
     faults: Mapping[int, str]
 
 
 class PayloadDecoder:
-    """Decoder of payloads to the columns of ``wanted``, a reader's schema; all result columns are nullable.
+    """Decoder of payloads to the columns of a reader's schema, ``wanted``.
 
-    ``schema_of`` finds the schema of an id (raises ``UnknownSchemaError``). For bare payloads ``wanted`` is also the
-    writer's schema. ``columns`` are those of the result if they differ from the columns of ``wanted``. Threads may
-    share a decoder: they only add readers to it, and a reader for the same schema is the same.
+    All columns of the result are nullable. ``schema_of`` finds the schema of an id (raises ``UnknownSchemaError``). For
+    bare payloads ``wanted`` is also the writer's schema. ``columns`` are those of the result if they differ from the
+    columns of ``wanted``. Threads may share a decoder, because they only add readers to it, and two readers for one
+    schema are equal.
     """
 
     def __init__(

@@ -1,4 +1,7 @@
-"""Encoder of columns to payloads, bare or in Confluent's framing; the counterpart of ``decoder``."""
+"""Encoder of columns to payloads, the counterpart of ``decoder``.
+
+Payloads are bare or in Confluent's framing.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,10 @@ _CONFLUENT_HEADER: Final = struct.Struct(">bI")
 
 
 class PayloadEncoder:
-    """Encoder of rows with the columns of ``columns`` as payloads of one schema.
+    """Encoder of rows as payloads of one schema.
 
-    A framed payload begins with ``schema_id``; without an id, payloads are bare. Threads may share an encoder.
+    The rows have the columns of ``columns``. A framed payload begins with ``schema_id``; without an id, payloads are
+    bare. Threads may share an encoder.
 
     Raises ``SchemaError`` if the schema cannot hold the columns.
     """

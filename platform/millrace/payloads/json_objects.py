@@ -32,7 +32,10 @@ _NOTHING: Final = b""
 
 @dataclass(frozen=True, slots=True)
 class JsonReader:
-    """Reader of payloads that are objects with the columns of ``schema`` as properties."""
+    """Reader of payloads that are JSON objects.
+
+    The properties of an object are the columns of ``schema``.
+    """
 
     schema: pa.Schema
 
@@ -111,7 +114,10 @@ def _read(payloads: pa.Array, schema: pa.Schema) -> tuple[pa.Array | None, int |
 
 
 class _GiveUpError(Exception):
-    """The fast path accepted a value that JSON does not have, or that the column does not accept."""
+    """Failure of the fast path, which accepted an invalid value.
+
+    The value is not JSON, or the column does not accept it.
+    """
 
 
 def _nullable(fields: list[pa.Field]) -> list[pa.Field]:

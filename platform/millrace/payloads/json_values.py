@@ -1,9 +1,9 @@
-"""Conversion of single JSON values to column values, with the reason of a failure.
+"""Conversion of single JSON values to column values.
 
-Strings convert from strings and numbers from numbers, without guesses. Timestamps, dates and durations are strings in
-the forms of RFC 3339 and ISO 8601. Bytes are base64. Decimals are numbers or strings that lose no digit. Floats
-are numbers, or one of the strings that stand for no number. The results of this module are the reference for the fast
-path.
+A failure has a reason. Strings convert from strings and numbers from numbers, without guesses. Timestamps, dates and
+durations are strings in the forms of RFC 3339 and ISO 8601. Bytes are base64. Decimals are numbers or strings that lose
+no digit. Floats are numbers, or one of the strings that stand for no number. The results of this module are the
+reference for the fast path.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TIME: Final = re.compile(r"([01]\d|2[0-3]):([0-5]\d)(?::([0-5]\d)(?:\.(\d{1,9})
 
 
 class NotAValueError(ValueError):
-    """A JSON value does not fit its column; the text says which and why."""
+    """A JSON value does not fit its column. The text gives the reason."""
 
 
 def parse_json(text: bytes | str) -> Any:

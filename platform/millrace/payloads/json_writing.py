@@ -1,4 +1,4 @@
-"""Writer of columns as JSON objects, one object for each row, in bulk.
+"""Writer of columns as JSON objects, one object for each row.
 
 Each column becomes a column of JSON texts, and Arrow joins these texts row by row. Every column is in the object, and a
 null is written as ``null``. The forms are those that ``json_values`` reads. Numbers that JSON does not have are the

@@ -1,4 +1,4 @@
-"""Keys of Kafka records and the key columns of a typed topic, in both directions.
+"""Conversion between keys of Kafka records and a typed topic's key columns.
 
 ``binary`` keys are those of ``millrace.schemas.keys``: the bytes of Kafka's serializers, by which both kinds of client
 choose the same partition. A ``string`` key is the text of the one key column, in the forms of JSON but without quotes.

@@ -90,7 +90,10 @@ class ProtobufReader:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """One field: ``tag`` precedes each occurrence, and ``read`` reads a value after it."""
+    """Reader of one field. ``tag`` precedes each occurrence.
+
+    ``read`` reads a value after its tag.
+    """
 
     tag: int
     tag_bytes: int
@@ -153,7 +156,10 @@ class _Field:
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """Fields of a message in the order of their numbers, and their column indexes."""
+    """Fields of a message, in the order of their numbers.
+
+    ``places`` are the indexes of the columns in ``fields``.
+    """
 
     fields: tuple[_Field, ...]
     places: tuple[int, ...]

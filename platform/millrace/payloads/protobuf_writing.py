@@ -1,7 +1,8 @@
-"""Writer of columns as Protobuf messages, field by field, in the order of the fields' numbers.
+"""Writer of columns as Protobuf messages.
 
-Each step writes one field of all rows. A null is a field that is not there. Fields without presence are always written,
-their default values as well. The types are those of ``millrace.schemas.protobuf``. Source: Protobuf's encoding guide.
+Each step writes one field of all rows, in the order of the fields' numbers. A null is a field that is not there. Fields
+without presence are always written, their default values as well. The types are those of
+``millrace.schemas.protobuf``. Source: Protobuf's encoding guide.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Codec between the records of Kafka clients and the columns of a typed topic.
+"""Codec between Kafka clients' records and a typed topic's columns.
 
 A record has a key and a value of bytes; a row has columns, some of which are its key. The rules:
 

@@ -1,4 +1,7 @@
-"""Registered payload schemas, by the ids in payloads and by subject and version."""
+"""Registered payload schemas, by id and by subject and version.
+
+Payloads contain the ids.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,11 @@ from millrace.payloads.decoder import PayloadKind, PayloadSchema
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaReference:
-    """Reference of a schema to another: its name there (Avro name, ``$ref``, imported file), subject and version."""
+    """Reference of a schema to another schema (Confluent's ``SchemaReference``).
+
+    ``name`` is the name of the other schema in this one: an Avro name, a ``$ref`` or an imported file. ``subject`` and
+    ``version`` identify the other schema.
+    """
 
     name: str
     subject: str

@@ -41,7 +41,7 @@ _SEVENS: Final = np.uint64(0x7F7F7F7F7F7F7F7F)
 
 
 class Faults:
-    """First fault of each payload, as text with the path of the field."""
+    """First fault of each payload. Its text contains the field's path."""
 
     def __init__(self, rows: int) -> None:
         self._of_row: npt.NDArray[np.int32] = np.zeros(rows, np.int32)
@@ -67,7 +67,7 @@ class Faults:
 
 
 class Wire:
-    """Bytes of all payloads, with views that gather several bytes at any position."""
+    """Bytes of all payloads. Views gather several bytes at any position."""
 
     def __init__(self, data: npt.NDArray[np.uint8]) -> None:
         padding = np.zeros(PAD, np.uint8)
@@ -80,7 +80,7 @@ class Wire:
 
 
 class Cursor:
-    """A position in each of some payloads; ``rows`` are their numbers for faults."""
+    """Position in each of several payloads. ``rows`` are their numbers for faults."""
 
     def __init__(self, wire: Wire, faults: Faults, rows: Longs, position: Longs, end: Longs) -> None:
         self.wire = wire

@@ -2,8 +2,10 @@
 
 The modes are those of the Confluent registry. Its question about Avro, "can a reader with this schema read what was
 written with that one?", is applied to columns. Columns are matched by name, in any order. A nullable column that the
-data lacks is null. A type that holds every value of another can read it. *Backward* means that readers with the new
-version read older records. *Forward* means that readers with an older version (a running query) read new records::
+data lacks is null. A type that holds every value of another can read it.
+
+*Backward* means that readers with the new version read older records. *Forward* means that readers with an older
+version (a running query) read new records::
 
     change                                      backward  forward
     nullable column added or dropped            yes       yes
@@ -38,7 +40,10 @@ from millrace.schemas.types import spark_name
 
 
 class ChangeKind(Enum):
-    """Kind of a column change; the value is (backward compatible, forward compatible, number)."""
+    """Kind of a column change.
+
+    The value is (backward compatible, forward compatible, number).
+    """
 
     ADDED = (True, True, 1)
     ADDED_REQUIRED = (False, True, 2)
@@ -53,12 +58,12 @@ class ChangeKind(Enum):
 
     @property
     def backward(self) -> bool:
-        """Whether the newer version reads records of the older one."""
+        """True if the newer version reads records of the older one."""
         return self.value[0]
 
     @property
     def forward(self) -> bool:
-        """Whether the older version reads records of the newer one."""
+        """True if the older version reads records of the newer one."""
         return self.value[1]
 
 

@@ -50,7 +50,11 @@ _TEXTS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """Current place in the schema: the path for messages, the documents, and the references followed so far."""
+    """Current place in a JSON Schema.
+
+    ``path`` is for messages, ``documents`` are the referenced schemas, and ``within`` has the references followed so
+    far.
+    """
 
     root: Mapping[str, Any]
     documents: Mapping[str, str]

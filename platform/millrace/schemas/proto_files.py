@@ -47,7 +47,10 @@ _KNOWN_FILES: Final = {
 
 @dataclass(frozen=True)
 class ProtoFile:
-    """A compiled ``.proto`` file: ``data`` is a serialized ``FileDescriptorSet`` with imports first and itself last."""
+    """Compiled ``.proto`` file.
+
+    ``data`` is a serialized ``FileDescriptorSet`` with the file's imports first and the file itself last.
+    """
 
     data: bytes
 

@@ -165,8 +165,8 @@ def to_protobuf(schema: pa.Schema, message: str = "Record", package: str = "") -
     """Write columns as a proto3 file with one message; fields are numbered by their index.
 
     Some properties change: TINYINT and SMALLINT become ``int32``, structs and well-known types become nullable, and
-    null arrays and maps become empty. Raises ``SchemaError`` with the path of an unsupported column: names that are
-    no identifiers, arrays of arrays or maps, maps with other keys or with nested values, TIMESTAMP_NTZ.
+    null arrays and maps become empty. Raises ``SchemaError`` with the path of an unsupported column. Unsupported are
+    names that are no identifiers, arrays of arrays or maps, TIMESTAMP_NTZ, and maps with other keys or nested values.
     """
     writer = _Writer()
     body = list(writer.message(_name(message, message), list(schema), "", ""))

@@ -25,12 +25,17 @@ _PROTO_TEXT: Final = re.compile(r"\bmessage\s+\w+\s*\{")
 def parse_schema(source: Any) -> pa.Schema:
     """Read the schema of a typed topic from many kinds of sources, with the stored types.
 
-    ``source`` is an Arrow schema, table, batch or reader; a pandas or polars frame or another object that exports
-    Arrow; a Spark ``StructType`` or DataFrame; JSON (text, dict or list), which may be Spark's, a list of columns, an
-    Avro record or a JSON Schema; a ``.proto`` file's text or a Protobuf message (class or descriptor); DDL text as
-    Spark writes it; or the path of a ``.json``, ``.avsc``, ``.proto``, ``.desc`` or ``.binpb`` (a descriptor set),
-    ``.ddl``, ``.sql``, ``.parquet``, ``.arrow``, ``.feather`` or ``.ipc`` file. ``file.proto#Message`` names one of
-    its messages.
+    ``source`` is one of these:
+
+    - an Arrow schema, table, batch or reader, or an object that exports Arrow, such as a pandas or polars frame;
+    - a Spark ``StructType`` or DataFrame;
+    - JSON (text, dict or list): Spark's, a list of columns, an Avro record or a JSON Schema;
+    - the text of a ``.proto`` file, or a Protobuf message (class or descriptor);
+    - DDL text as Spark writes it;
+    - the path of a ``.json``, ``.avsc``, ``.proto``, ``.desc`` or ``.binpb`` (a descriptor set), ``.ddl``, ``.sql``,
+      ``.parquet``, ``.arrow``, ``.feather`` or ``.ipc`` file.
+
+    ``file.proto#Message`` names one message of a ``.proto`` file or descriptor set.
 
     Raises ``SchemaError`` with the column and the remedy.
     """

@@ -1,9 +1,9 @@
 """Stored Arrow types of typed topics, exactly one for each Spark type.
 
-Spark therefore reads batches without conversion. The table is in ``docs/schemas.md``. Equivalent Arrow types (large
-and view layouts, dictionaries, other time units, unsigned integers) are normalised to these when a schema is parsed,
-and their data is cast when it is sent. A type without a Spark counterpart is refused with the column's name and a
-remedy.
+Spark therefore reads batches without conversion. The table is in ``docs/schemas.md``. Equivalent Arrow types are
+normalised to these when a schema is parsed, and their data is cast when it is sent. Equivalent are large and view
+layouts, dictionaries, other time units and unsigned integers. A type without a Spark counterpart is refused with the
+column's name and a remedy.
 """
 
 from __future__ import annotations

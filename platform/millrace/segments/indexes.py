@@ -39,8 +39,10 @@ class OffsetEntry(NamedTuple):
 
 
 class TimeEntry(NamedTuple):
-    """Entry whose ``timestamp_ms`` is the largest up to ``offset`` (absolute), first reached in the batch that ends
-    there.
+    """Entry of a time index.
+
+    ``timestamp_ms`` is the largest timestamp up to ``offset`` (absolute). The batch that ends at ``offset`` reached it
+    first.
     """
 
     timestamp_ms: int
@@ -49,7 +51,10 @@ class TimeEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OffsetIndex:
-    """Entries of an offset index over the bytes of its file, which may grow at the end."""
+    """Offset index of a segment (Kafka's ``OffsetIndex``).
+
+    Its entries are in ``buffer``, the bytes of its file. The file may grow at the end.
+    """
 
     buffer: Bytes
     base_offset: int
@@ -92,7 +97,10 @@ class OffsetIndex:
 
 @dataclass(frozen=True, slots=True)
 class TimeIndex:
-    """Entries of a time index over the bytes of its file, which may grow at the end."""
+    """Time index of a segment (Kafka's ``TimeIndex``).
+
+    Its entries are in ``buffer``, the bytes of its file. The file may grow at the end.
+    """
 
     buffer: Bytes
     base_offset: int

@@ -1,9 +1,15 @@
 """Index of a segment's aborted transactions (Kafka's ``TransactionIndex``).
 
-A ``.txnindex`` file holds entries of 34 bytes, big-endian: i16 version (0), i64 producer id, i64 first offset, i64
-last offset (that of the abort marker), i64 last stable offset (when the marker was written). Entries ascend by last
-offset. An entry is in the segment that holds its abort marker. A segment without aborted transactions has no such
-file.
+A ``.txnindex`` file holds entries of 34 bytes, big-endian::
+
+    i16 version (0)
+    i64 producer id
+    i64 first offset
+    i64 last offset, that of the abort marker
+    i64 last stable offset when the marker was written
+
+Entries ascend by last offset. An entry is in the segment that holds its abort marker. A segment without aborted
+transactions has no such file.
 """
 
 from __future__ import annotations
@@ -24,7 +30,10 @@ Bytes = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortedTransaction:
-    """Aborted transaction: records from the first offset up to the marker at the last offset are not committed."""
+    """Aborted transaction in a partition (Kafka's ``AbortedTxn``).
+
+    Its records from the first offset up to the marker at the last offset are not committed.
+    """
 
     producer_id: int
     first_offset: int

@@ -1,1 +1,4 @@
-"""Requests and responses, a module for each call; ``table`` has the API keys."""
+"""Requests and responses, a module for each call.
+
+``table`` has the API keys.
+"""

@@ -1,1 +1,4 @@
-"""Messages outside calls: headers, the consumer protocol, records of the coordinators' topics, control records."""
+"""Messages outside calls.
+
+They are headers, the consumer protocol, records of the coordinators' topics, and control records.
+"""

@@ -1,4 +1,4 @@
-"""Kafka's message definitions: read from jars, reduced to the facts, kept in one file.
+"""Kafka's message definitions, read from jars and kept in one file.
 
 The jars hold a JSON file with comments for each message. ``definitions.json`` has the same content in the same order,
 without comments and descriptions. It has a line for each field, so that the difference between two releases of Kafka is
