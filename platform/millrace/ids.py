@@ -1,4 +1,7 @@
-"""Text form of topic ids (Kafka's ``Uuid``), on disk, in metadata and in output."""
+"""Text form of topic ids (Kafka's ``Uuid``).
+
+It is the form on disk, in metadata and in output.
+"""
 
 from __future__ import annotations
 

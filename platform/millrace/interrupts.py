@@ -1,8 +1,8 @@
-"""Delay of Ctrl-C and of SIGTERM until a piece of work is complete.
+"""Delay of SIGINT (Ctrl-C) and SIGTERM until work is complete.
 
 Python runs the handler of a signal in the main thread, between any two steps, and the handler usually raises an
 exception (``KeyboardInterrupt``, ``SystemExit``). Without a delay, a client could be left with half-done work that
-nothing completes: a response of which a part is lost, or a batch that is neither queued nor in flight.
+nothing completes. Examples are a response of which a part is lost, or a batch that is neither queued nor in flight.
 """
 
 from __future__ import annotations

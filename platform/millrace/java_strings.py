@@ -1,4 +1,4 @@
-"""Order and hash of Java's strings, on which some results of Kafka depend."""
+"""Order and hash of Java's strings. Some results of Kafka depend on them."""
 
 from __future__ import annotations
 

@@ -47,10 +47,10 @@ class Admin(
     AclOperations,
     QuotaOperations,
 ):
-    """Admin client for topics, groups, transactions, ACLs, quotas and the cluster (Kafka's ``Admin``). Thread safe.
+    """Administration client of a cluster (Kafka's ``Admin``). Thread safe.
 
-    ``config`` is ``bootstrap.servers`` or a mapping of ``ClientConfig``'s options. Close the client when done, or use
-    it in ``with``.
+    It has operations on topics, groups, transactions, ACLs, quotas and the cluster. ``config`` is ``bootstrap.servers``
+    or a mapping of ``ClientConfig``'s options. Close the client when done, or use it in ``with``.
     """
 
     def __init__(self, config: str | Mapping[str, Any]) -> None:

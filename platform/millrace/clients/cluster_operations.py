@@ -19,7 +19,10 @@ _ELECTIONS: Final = {"preferred": pb.PREFERRED, "unclean": pb.UNCLEAN}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reassignment:
-    """Ongoing reassignment of a partition: all current ``replicas``, and those of them ``adding`` and ``removing``."""
+    """Ongoing reassignment of a partition (Kafka's ``PartitionReassignment``).
+
+    ``replicas`` are all current replicas. The reassignment adds those in ``adding`` and removes those in ``removing``.
+    """
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]

@@ -52,7 +52,10 @@ def forked_client_error() -> UsageError:
 
 
 class Notice:
-    """Wait of one thread for the ends of several calls: ``give`` is their ``on_done``."""
+    """Wait of one thread for the ends of several calls.
+
+    ``give`` is the ``on_done`` of the calls.
+    """
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
@@ -79,7 +82,7 @@ class Connections:
         self._config = config
         self._on_fork = on_fork
         self.is_forked = False
-        """Whether the client belongs to the process that this one was forked from, and cannot be used here."""
+        """True if the client belongs to the process that this one was forked from, and cannot be used here."""
         self._closed = threading.Event()
         self._links = Links(config)
         self._preferred = ""
@@ -94,7 +97,7 @@ class Connections:
 
     @property
     def is_closed(self) -> bool:
-        """Whether ``close`` was called."""
+        """True if ``close`` was called."""
         return self._closed.is_set()
 
     def check_open(self) -> None:

@@ -1,4 +1,7 @@
-"""Consumer of topics, alone or in a group, as records or Arrow tables."""
+"""Consumer of topics, alone or in a group.
+
+Polls return records or Arrow tables.
+"""
 
 from __future__ import annotations
 
@@ -263,10 +266,14 @@ class Consumer:
     def commit(self, offsets: Offsets | None = None, timeout_ms: int | None = None) -> None:
         """Commit offsets (of the next record to read), by default of all returned records, and wait.
 
-        Retries until it succeeds or ``timeout_ms`` (``default.api.timeout.ms``) has passed. Raises
-        ``CommitFailedError`` if the group has assigned the partitions to others, ``RebalanceInProgressError`` while
-        it is about to (poll, then commit again), ``FencedInstanceIdError``, ``InvalidGroupIdError`` without a
-        ``group.id``, ``OffsetMetadataTooLargeError``, ``UnknownTopicOrPartitionError``, ``UsageError``.
+        Retries until it succeeds or ``timeout_ms`` (``default.api.timeout.ms``) has passed.
+
+        Errors:
+
+        - ``CommitFailedError`` if the group has assigned the partitions to others;
+        - ``RebalanceInProgressError`` while the group is about to do so: poll, then commit again;
+        - ``InvalidGroupIdError`` without a ``group.id``;
+        - ``FencedInstanceIdError``, ``OffsetMetadataTooLargeError``, ``UnknownTopicOrPartitionError``, ``UsageError``.
         """
         timeout_s = self._api_timeout_s if timeout_ms is None else timeout_ms / 1000
         self._group.commit(self._to_commit(offsets), timeout_s)
@@ -350,9 +357,9 @@ class Consumer:
         """Return the next records as a table, waiting for the first of them; without rows after the timeout.
 
         The table holds all fetched records, or at most ``max_records``. Its columns are those of the topic's newest
-        schema (``key`` and ``value`` of an opaque topic), or ``columns`` of them, then those of ``metadata``:
-        ``__topic``, ``__partition``, ``__offset``, ``__timestamp`` (``True`` for these), ``__headers``,
-        ``__tombstone``. Batches of older versions have nulls in newer columns. A member that has no partitions yet
+        schema (``key`` and ``value`` of an opaque topic), or only those in ``columns``. The columns of ``metadata``
+        follow. They are ``__topic``, ``__partition``, ``__offset``, ``__timestamp`` (``True`` for these), ``__headers``
+        and ``__tombstone``. Batches of older versions have nulls in newer columns. A member that has no partitions yet
         gets a table of the topics it is subscribed to by name, or one without columns.
 
         Raises the errors of ``poll``, and ``UsageError`` if the topics have different schemas.
@@ -445,7 +452,7 @@ class Consumer:
 
     @property
     def is_forked(self) -> bool:
-        """Whether this process was forked from the one that made the consumer, which cannot be used here."""
+        """True if this process was forked from the consumer's own, so that the consumer cannot be used."""
         return self._connections.is_forked
 
     def close(self, timeout_ms: int = 30_000) -> None:

@@ -1,6 +1,6 @@
-"""Delegation tokens by Kafka's own calls (KIP-48), which have no counterpart among millrace's.
+"""Delegation tokens (KIP-48), by calls of Kafka's protocol.
 
-Kafka's class is ``KafkaAdminClient``.
+millrace's own protocol has no such calls. Kafka's class is ``KafkaAdminClient``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Calls to partition leaders, to all brokers at the same time, with retries after leader changes."""
+"""Calls to partition leaders, on all brokers at the same time.
+
+Calls are retried after leader changes.
+"""
 
 from __future__ import annotations
 
@@ -58,9 +61,9 @@ def group_by_leader(
 
 @dataclass(frozen=True, slots=True)
 class LeaderCall(Generic[Request, Response, Answer]):
-    """Call that each leader gets with its partitions, and the answers in its response.
+    """Call that each leader gets with its partitions.
 
-    The request of a partition may be sent twice.
+    ``answers`` extracts the partitions' answers from a response. The request of a partition may be sent twice.
     """
 
     method: Method[Request, Response]

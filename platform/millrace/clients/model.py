@@ -59,7 +59,10 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSchema:
-    """A version of a typed topic's schema; ``id`` is unique in the cluster, ``version`` counts from 1 in the topic."""
+    """Version of a typed topic's schema.
+
+    ``id`` is unique in the cluster. ``version`` counts from 1 in the topic.
+    """
 
     id: int
     version: int
@@ -87,7 +90,10 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigSynonym:
-    """Value of an option at one source, where the option may have another name."""
+    """Value of an option at one source (Kafka's ``ConfigSynonym``).
+
+    The option may have another name there.
+    """
 
     name: str
     value: str
@@ -110,7 +116,10 @@ class ConfigValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetAndTimestamp:
-    """An offset and the timestamp of its record, in ms; both are -1 if there is no record."""
+    """Offset and timestamp of a record.
+
+    ``timestamp_ms`` is in ms. Both are -1 if there is no record.
+    """
 
     offset: int
     timestamp_ms: int
@@ -119,10 +128,11 @@ class OffsetAndTimestamp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocatedExtent:
-    """A run of whole batches in one segment file; the first batch may begin before ``start_offset``.
+    """Run of whole batches in one segment file.
 
-    ``end_offset`` is exclusive, and the last batch may end after it. ``path`` is the file on the broker's host, empty
-    if the broker does not name it. ``uri`` names the copy in the remote store, if the segment exists only there.
+    The first batch may begin before ``start_offset``. ``end_offset`` is exclusive, and the last batch may end after it.
+    ``path`` is the file on the broker's host, empty if the broker does not name it. ``uri`` names the copy in the
+    remote store, if the segment exists only there.
     """
 
     segment_base_offset: int
@@ -141,7 +151,7 @@ class LocatedExtent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocatedRange:
-    """Extents of a range of offsets, and the partition's bounds at that time."""
+    """Extents of a range of offsets, and the partition's bounds then."""
 
     topic_id: uuid.UUID
     log_start_offset: int
@@ -156,7 +166,10 @@ class LocatedRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetAndMetadata:
-    """A committed offset, of the next record to read, with metadata of the application."""
+    """Committed offset of a partition (Kafka's ``OffsetAndMetadata``).
+
+    ``offset`` is that of the next record to read. ``metadata`` is the application's.
+    """
 
     offset: int
     metadata: str = ""
@@ -231,7 +244,10 @@ class RecordMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchMetadata:
-    """Place of a batch of a table: ``num_records`` offsets from ``base_offset`` (-1 with ``acks=0``)."""
+    """Place of a batch of a table in a partition.
+
+    The batch has ``num_records`` offsets from ``base_offset`` on. With ``acks=0`` ``base_offset`` is -1.
+    """
 
     topic: str
     partition: int

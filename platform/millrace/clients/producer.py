@@ -68,7 +68,7 @@ class Producer(TransactionCalls):
     """
 
     _may_block: ClassVar[bool] = True
-    """Whether the sending thread may block; asyncio's may not."""
+    """True if the sending thread may block. The event loop of asyncio must not block."""
 
     def __init__(self, config: str | Mapping[str, Any]) -> None:
         self._config = ProducerConfig.of(config)
@@ -204,11 +204,11 @@ class Producer(TransactionCalls):
     ) -> SendFuture[list[RecordMetadata]]:
         """Send many records, faster than one by one. All are checked before the first is sent.
 
-        In an opaque topic each is a value (bytes, text or ``None``), a tuple of key and value, or a dict with some of
-        ``value``, ``key``, ``headers``, ``timestamp_ms`` and ``partition``. In a typed topic each is a dict of its
-        columns. Both accept a ``ProducerRecord``. The future has the place of each record, in the given order, or the
-        first error. Raises the errors of ``send``, with the record's number. If ``buffer.memory`` stays full, the
-        earlier records of the list are sent nevertheless, but their transaction can only be aborted.
+        In an opaque topic a record is a value (bytes, text or ``None``), a tuple of key and value, or a dict. The dict
+        has some of ``value``, ``key``, ``headers``, ``timestamp_ms`` and ``partition``. In a typed topic a record is a
+        dict of its columns. Both accept a ``ProducerRecord``. The future has the place of each record, in the given
+        order, or the first error. Raises the errors of ``send``, with the record's number. If ``buffer.memory`` stays
+        full, the earlier records of the list are sent nevertheless, but their transaction can only be aborted.
         """
         self._check_can_send()
         if self._interceptors:
@@ -264,8 +264,8 @@ class Producer(TransactionCalls):
         ``timestamp``, ``partition``.
 
         ``timestamps`` are one for all in ms, the name of a column, or an array; the default is the current time.
-        ``partition`` is a number, the name of a column, or an array. By default the ``partitioner.class`` decides;
-        without it the keys decide, and rows without a key go to each partition in turn, about a batch at a time. The
+        ``partition`` is a number, the name of a column, or an array. By default the ``partitioner.class`` decides.
+        Without it the keys decide. Rows without a key then go to each partition in turn, about a batch at a time. The
         future has the batches in the order in which they were built.
 
         All rows are checked before the first is sent, also their size. Blocks while ``buffer.memory`` is full. If the
@@ -347,7 +347,7 @@ class Producer(TransactionCalls):
 
     @property
     def is_transactional(self) -> bool:
-        """Whether the producer has a ``transactional.id``, so that all sends are transactional."""
+        """True if the producer has a ``transactional.id``, so that all sends are transactional."""
         return self._transactions is not None
 
     def statistics(self) -> ProducerStatistics:

@@ -1,6 +1,6 @@
-"""SCRAM credentials of users by Kafka's own calls (KIP-554), which have no counterpart among millrace's.
+"""SCRAM credentials of users (KIP-554), by calls of Kafka's protocol.
 
-Kafka's class is ``KafkaAdminClient``.
+millrace's own protocol has no such calls. Kafka's class is ``KafkaAdminClient``.
 """
 
 from __future__ import annotations

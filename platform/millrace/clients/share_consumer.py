@@ -1,4 +1,7 @@
-"""Consumer of a share group, where each record goes to one consumer (KIP-932)."""
+"""Consumer of a share group (KIP-932; Kafka's ``KafkaShareConsumer``).
+
+Each record goes to one consumer of the group.
+"""
 
 from __future__ import annotations
 

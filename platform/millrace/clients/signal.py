@@ -100,7 +100,7 @@ class Signal:
 
     @property
     def is_mine(self) -> bool:
-        """Whether the current thread is using the consumer."""
+        """True if the current thread is using the consumer."""
         return self._owner == threading.get_ident()
 
     @contextmanager

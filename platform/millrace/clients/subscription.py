@@ -46,7 +46,10 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class TopicLayout:
-    """Partition counts of topics (0: topic does not exist), and the racks of their replicas."""
+    """Partition counts of topics, and the racks of their replicas.
+
+    A topic that does not exist has the count 0.
+    """
 
     counts: Mapping[str, int]
     racks: PartitionRacks

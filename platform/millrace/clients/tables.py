@@ -27,7 +27,10 @@ METADATA_COLUMNS: Final = tuple(METADATA_TYPES)
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
-    """Columns of a table of records: those of the topics' schema, then metadata columns."""
+    """Columns of a table of records.
+
+    The columns of the topics' schema come first, then metadata columns.
+    """
 
     data: pa.Schema
     metadata: tuple[str, ...]

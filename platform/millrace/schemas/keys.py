@@ -3,8 +3,9 @@
 The partitioner and compaction use them. For one key column the bytes are those of Kafka's serializers, so that rows go
 to the same partitions as the same keys in Kafka. Strings are UTF-8. Whole numbers are big-endian two's complement.
 Dates are days in 4 bytes. Timestamps and intervals are microseconds in 8 bytes, times are nanoseconds in 8 bytes, and
-decimals are unscaled in 16. Booleans are one byte 0 or 1, and binary values are unchanged. For several columns the key concatenates
-each value's length (4 bytes, big-endian; -1 for null) and its bytes. A row whose key columns are all null has no key.
+decimals are unscaled in 16. Booleans are one byte 0 or 1, and binary values are unchanged. For several columns the key
+concatenates each value's length (4 bytes, big-endian; -1 for null) and its bytes. A row whose key columns are all null
+has no key.
 """
 
 from __future__ import annotations

@@ -255,7 +255,10 @@ class _Core(Producer):
 
 
 class _Deliveries:
-    """Transfers outcomes from the producer's thread to the event loop, many with one call."""
+    """Transfer of outcomes from the producer's thread to the event loop.
+
+    One call of the event loop transfers many outcomes.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

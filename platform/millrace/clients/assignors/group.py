@@ -23,10 +23,10 @@ from millrace.java_strings import java_order
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Members of a group, from 0 in the order of their ids, and the topics of their subscriptions.
+    """Members of a group and the topics of their subscriptions.
 
-    ``topics`` and ``subscribers`` contain only existing topics; ``subscribers`` ascend. ``is_uniform`` means that all
-    members named the same topics, whether these exist or not.
+    Members are numbered from 0 in the order of their ids. ``topics`` and ``subscribers`` contain only existing topics;
+    ``subscribers`` ascend. ``is_uniform`` means that all members named the same topics, whether these exist or not.
     """
 
     member_ids: tuple[str, ...]

@@ -25,12 +25,12 @@ NO_RACKS: Final[PartitionRacks] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSubscription:
-    """A member of a group as it joined: its subscription and its previous partitions.
+    """Member of a group as it joined (Kafka's ``Subscription``).
 
-    ``owned_partitions`` and ``generation`` are those of the consumer protocol (KIP-429, KIP-792): the partitions that
-    the member still owns, and the generation in which it got them, or -1 if unknown. ``user_data`` comes from the
-    member's assignor. A member with a ``group_instance_id`` is static (KIP-345). ``rack`` is its ``client.rack``
-    (KIP-881), or empty.
+    ``owned_partitions`` and ``generation`` are those of the consumer protocol (KIP-429, KIP-792). The member still owns
+    these partitions, and got them in that generation, which is -1 if unknown. ``user_data`` comes from the member's
+    assignor. A member with a ``group_instance_id`` is static (KIP-345). ``rack`` is its ``client.rack`` (KIP-881), or
+    empty.
     """
 
     member_id: str
@@ -71,7 +71,7 @@ class Assignor(Protocol):
 
     @property
     def is_cooperative(self) -> bool:
-        """Whether members keep their partitions during a rebalance (KIP-429); else all are revoked before it."""
+        """True if members keep their partitions during a rebalance (KIP-429). Otherwise all are revoked before."""
         ...
 
     def assign(

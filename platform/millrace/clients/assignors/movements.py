@@ -1,7 +1,7 @@
-"""Moves during balancing, recorded so that no two members swap partitions of one topic.
+"""Record of partition movements during balancing (Kafka's ``PartitionMovements``).
 
-Invariants: a partition is recorded from its first owner to its current owner, whatever owners came between. A
-partition that returned to its first owner is not recorded.
+The record prevents that two members swap partitions of one topic. Invariants: a partition is recorded from its first
+owner to its current owner, whatever owners came between. A partition that returned to its first owner is not recorded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ _Pair = tuple[int, int]
 
 
 class Movements:
-    """Partitions moved so far, by topic and by the pair of members between which they moved."""
+    """Partitions moved so far.
+
+    They are stored by topic and by the pair of members between which they moved.
+    """
 
     __slots__ = ("_pair_of", "_partitions")
 
@@ -50,9 +53,9 @@ class Movements:
 
 
 class _Moved:
-    """Partitions of a topic, with the first one that Java's ``HashSet`` would have.
+    """Partitions of a topic, with the first in Java's ``HashSet`` order.
 
-    Which partition moves back does not matter for the balance. With this choice the result is that of Kafka's client.
+    The balance does not depend on the partition that moves back. With this order the result is that of Kafka's client.
     """
 
     __slots__ = ("_buckets", "_hash", "_partitions")

@@ -42,7 +42,7 @@ class Nearness:
 
     @property
     def matters(self) -> bool:
-        """Whether racks count."""
+        """True if racks make a difference."""
         return bool(self.member_racks)
 
     def allows(self, member: int, partition: TopicPartition) -> bool:

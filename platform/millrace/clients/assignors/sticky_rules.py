@@ -27,7 +27,10 @@ from millrace.clients.model import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class StickyAssignment:
-    """Target partitions of every member, and those of them that another member may still own."""
+    """Result of a sticky assignment.
+
+    ``target`` has the partitions of every member. ``transfers`` are those partitions that another member may still own.
+    """
 
     target: Assignment
     transfers: frozenset[TopicPartition]

@@ -14,7 +14,10 @@ from millrace.errors import UsageError
 
 
 class Assignment:
-    """Partition readers in the order in which they are read: the first is the next."""
+    """Readers of the assigned partitions, in reading order.
+
+    The first reader is the next one to read.
+    """
 
     def __init__(self, config: ConsumerConfig, schemas: SchemaCache) -> None:
         self._config = config

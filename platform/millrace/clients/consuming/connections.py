@@ -1,4 +1,7 @@
-"""Connections whose calls in the consumer's thread end at a wake-up or close."""
+"""Connections of a consumer's thread.
+
+A wake-up or the close of the consumer ends their calls.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ _LONG_S: Final = float("inf")
 
 
 class _InterruptibleNotice(Notice):
-    """Wait of a consumer's caller for the ends of calls, which raises ``WakeupError``."""
+    """Wait of a consumer's caller for the ends of calls.
+
+    The wait raises ``WakeupError`` after a wake-up.
+    """
 
     def __init__(self, signal: Signal) -> None:
         super().__init__()

@@ -1,9 +1,9 @@
-"""Direct reads of the broker's segment files on the same machine, mapped into memory.
+"""Direct reads of the broker's segment files on the same machine.
 
-The leader names the files of the readable records (``LocateRange``: up to the high watermark or last stable offset,
-with the aborted transactions). If a file cannot be opened here, or is not the right one, fetches continue over the
-network, and the consumer tries again after ``metadata.max.age.ms``. Only a partition with much to read is read
-directly, because a fetch can wait for the newest records.
+The files are mapped into memory. The leader names the files of the readable records (``LocateRange``: up to the high
+watermark or last stable offset, with the aborted transactions). If a file cannot be opened here, or is not the right
+one, fetches continue over the network, and the consumer tries again after ``metadata.max.age.ms``. Only a partition
+with much to read is read directly, because a fetch can wait for the newest records.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ _WORTH_BYTES: Final = 256 * 2**10
 
 
 class DirectReader:
-    """Locates and maps segments in the caller's thread; other threads only store responses."""
+    """Locator and mapper of segment files for one consumer.
+
+    It runs in the caller's thread. Other threads only store responses.
+    """
 
     def __init__(self, config: ConsumerConfig, connections: ConsumerConnections, signal: Signal) -> None:
         self._config = config

@@ -43,7 +43,10 @@ _NOT_KNOWN = -1
 
 
 class Divergence(NamedTuple):
-    """Divergence of the log at ``offset`` in ``leader_epoch``; -1 if the leader does not know it."""
+    """Offset at which the log diverges, and its leader epoch.
+
+    Both are -1 if the leader does not know the divergence.
+    """
 
     offset: int
     leader_epoch: int
@@ -66,7 +69,10 @@ def find_divergence(position: int, end: Divergence) -> Divergence | None:
 
 
 class EpochChecks:
-    """Validates positions in the logs of new leaders, in the caller's thread; other threads only store responses."""
+    """Validation of positions in the logs of new leaders (KIP-320).
+
+    It runs in the caller's thread. Other threads only store responses.
+    """
 
     def __init__(
         self, config: ConsumerConfig, connections: Connections, metadata: MetadataCache, signal: Signal

@@ -38,7 +38,10 @@ _COMMIT_AT_LEAVE_S = 0.1
 
 
 class ConsumerGroup:
-    """Group operations of a consumer that is a member, or that only commits. Runs in the caller's thread."""
+    """Group operations of a consumer (Kafka's ``ConsumerCoordinator``).
+
+    The consumer is a member of the group, or only commits offsets. The operations run in the caller's thread.
+    """
 
     def __init__(
         self,
@@ -224,7 +227,7 @@ class ConsumerGroup:
 
     @property
     def commits_automatically(self) -> bool:
-        """Whether polls commit."""
+        """True if polls commit offsets (``enable.auto.commit``)."""
         return self._config.enable_auto_commit and bool(self._config.group_id)
 
     def _commit_automatically(self) -> None:

@@ -20,10 +20,11 @@ _NO_TOPIC: Final = uuid.UUID(int=0)
 
 @dataclass(slots=True, kw_only=True)
 class Fetched:
-    """Whole batches of one partition; the first may begin before the requested offset.
+    """Fetched whole batches of one partition.
 
-    Records from ``end_offset`` on are not for this reader (yet). ``held_bytes`` is the size in the client's memory, 0
-    for a mapped file. ``leader_epoch`` is that of the last batch, -1 if not read.
+    The first batch may begin before the requested offset. Records from ``end_offset`` on are not for this reader (yet).
+    ``held_bytes`` is the size in the client's memory, 0 for a mapped file. ``leader_epoch`` is that of the last batch,
+    -1 if not read.
     """
 
     data: pa.Buffer

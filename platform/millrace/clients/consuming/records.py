@@ -9,7 +9,10 @@ from millrace.clients.model import ConsumerRecord, TopicPartition
 
 
 class ConsumerRecords(Sequence[ConsumerRecord]):
-    """The records of one poll, partition by partition, each partition's in the order of its offsets."""
+    """Records of one poll (Kafka's ``ConsumerRecords``).
+
+    They are sorted by partition, and within a partition by offset.
+    """
 
     def __init__(self, by_partition: Mapping[TopicPartition, list[ConsumerRecord]]) -> None:
         self._by_partition: dict[TopicPartition, list[ConsumerRecord]] = dict(by_partition)

@@ -20,7 +20,10 @@ from millrace.records import decode_range
 
 
 class Committed(NamedTuple):
-    """A committed offset, its commit time (ms), and the number of completed offsets after it."""
+    """Committed offset of a partition.
+
+    ``at_ms`` is its commit time. ``complete_count`` is the number of completed offsets after it, in a share group.
+    """
 
     offset: int
     at_ms: int | None

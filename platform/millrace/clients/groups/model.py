@@ -18,7 +18,7 @@ class GroupListing:
 
     @property
     def is_simple(self) -> bool:
-        """Whether the group has no group protocol: programs only commit offsets under its id."""
+        """True if the group has no group protocol, because programs only commit offsets under its id."""
         return not self.protocol_type
 
 
@@ -54,12 +54,12 @@ class GroupDescription:
 
     @property
     def is_shared(self) -> bool:
-        """Whether the group is a share group."""
+        """True if the group is a share group."""
         return self.type == "share"
 
     @property
     def is_active(self) -> bool:
-        """Whether the group has members, so that its offsets must not be changed."""
+        """True if the group has members, so that its offsets must not be changed."""
         return self.state not in ("Empty", "Dead")
 
 

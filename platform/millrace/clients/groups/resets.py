@@ -1,6 +1,7 @@
-"""Target offsets of group resets, as pure functions with the rules of Kafka's tool.
+"""Target offsets of group resets, as pure functions.
 
-Offsets stay within the partition: a target before its start becomes the start, one after its end the end.
+The rules are those of Kafka's tool. Offsets stay within the partition. A target before its start becomes the start, and
+a target after its end becomes the end.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ class Target(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Offset bounds of a partition, and the group's committed offset; ``at_time`` is the offset for a requested time.
+    """Offset bounds of a partition, and the group's committed offset.
 
-    ``at_time`` is ``None`` if no record is that new.
+    ``at_time`` is the offset for a requested time, or ``None`` if no record is that new.
     """
 
     start: int

@@ -39,7 +39,7 @@ class CommitQueue:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no commit waits or is in flight."""
+        """True if no commit waits or is in flight."""
         return not self.waiting and self.under_way is None
 
     def submitted(self, commit: Commit) -> CommitQueue:

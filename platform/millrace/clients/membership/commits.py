@@ -112,7 +112,7 @@ class Commits:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no commit waits or is in flight."""
+        """True if no commit waits or is in flight."""
         return self._queue.is_idle
 
     def _send_next(self) -> None:

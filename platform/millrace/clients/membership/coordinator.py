@@ -59,7 +59,7 @@ class Coordinator:
 
     @property
     def is_known(self) -> bool:
-        """Whether the next call needs no lookup."""
+        """True if the coordinator's address is known, so that the next call needs no lookup."""
         return self._address is not None
 
     def forget(self) -> None:

@@ -1,4 +1,6 @@
-"""Driver of the member state machine: a request thread, and the caller's polls.
+"""Driver of the member state machine.
+
+A request thread and the caller's polls drive it.
 
 Invariants:
 
@@ -151,7 +153,7 @@ class Member:
 
     @property
     def is_rebalancing(self) -> bool:
-        """Whether the assignment may be about to change."""
+        """True if the assignment may be about to change."""
         return self._state.is_rebalancing
 
     @property
@@ -438,7 +440,10 @@ _Event = Callable[[Membership], Membership]
 
 
 class _Refused(Exception):  # noqa: N818 - never leaves this module
-    """Error response of the coordinator, with the member id for the next join."""
+    """Error response of the coordinator.
+
+    ``member_id`` is the member id for the next join.
+    """
 
     def __init__(self, error: MillraceError, member_id: str) -> None:
         super().__init__(error)

@@ -20,7 +20,10 @@ class Join:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """Member in the leader's join response, with its subscription in the consumer protocol's bytes."""
+    """Member in the leader's join response.
+
+    ``metadata`` is its subscription in the bytes of the consumer protocol.
+    """
 
     member_id: str
     group_instance_id: str
@@ -56,7 +59,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leave:
-    """Request to leave the group, so that other members get the partitions at once."""
+    """Request to leave the group. Other members then get the partitions at once."""
 
     member_id: str
     reason: str
@@ -67,7 +70,11 @@ Request = Join | Sync | Heartbeat | Leave
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepare:
-    """Work before a join: revoke ``revoked`` (commits are possible), and note that others own ``lost``."""
+    """Work before a join.
+
+    The partitions in ``revoked`` must be revoked, and offsets can still be committed. Others already own those in
+    ``lost``.
+    """
 
     revoked: frozenset[TopicPartition] = frozenset()
     lost: frozenset[TopicPartition] = frozenset()
@@ -75,7 +82,10 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """Result of a rebalance: ``revoked`` first, then ``added``; ``owned`` is the whole assignment."""
+    """Result of a rebalance.
+
+    ``revoked`` is processed first, then ``added``. ``owned`` is the whole assignment.
+    """
 
     revoked: frozenset[TopicPartition]
     added: frozenset[TopicPartition]

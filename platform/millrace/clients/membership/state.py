@@ -89,17 +89,17 @@ class Membership:
 
     @property
     def is_rebalancing(self) -> bool:
-        """Whether the member is joining, or should join, another generation."""
+        """True if the member is joining, or should join, another generation."""
         return self.phase is not Phase.STABLE or bool(self.rejoin)
 
     @property
     def has_group(self) -> bool:
-        """Whether the member is in a generation."""
+        """True if the member is in a generation."""
         return self.generation != NO_GENERATION
 
     @property
     def can_commit(self) -> bool:
-        """Whether the group accepts commits of this member; a generation that is not yet known may have begun."""
+        """True if the group accepts this member's commits, unless a generation unknown to the member has begun."""
         return self.has_group and self.phase in (Phase.STABLE, Phase.PREPARING)
 
     def subscribed(self, topics: frozenset[str]) -> Membership:

@@ -44,10 +44,11 @@ _BLOCK_BYTES_MAX: Final = 64 * 2**10
 class Accumulator:
     """Open chunks of all topics, and their conversion to batches. Thread safe.
 
-    ``check_can_send`` raises the error, if any, that every record must fail with that becomes a batch now.
-    ``on_refusal`` is called with the error of records that cannot become a batch, before they fail, and with the
-    error of a record that found no memory in time. With
-    ``may_block`` the sending thread waits for memory, and turns full chunks into batches. Otherwise the sending
+    ``check_can_send`` raises the error, if any, with which every record fails that becomes a batch now. ``on_refusal``
+    is called with the error of records that cannot become a batch, before they fail. It is also called with the error
+    of a record that found no memory in time.
+
+    With ``may_block`` the sending thread waits for memory, and turns full chunks into batches. Otherwise the sending
     thread gets ``NoRoomError`` if there is no memory, and the sender's thread builds the batches.
     """
 

@@ -19,7 +19,10 @@ from millrace.config.client import ProducerConfig
 
 @dataclass(frozen=True, slots=True)
 class LoadTable:
-    """Partitions with their cumulative weights; queue sizes 0, 3, 1 give 4, 5, 8."""
+    """Partitions with their cumulative weights (Kafka's ``PartitionLoadStats``).
+
+    For example, the queue sizes 0, 3 and 1 give the cumulative weights 4, 5 and 8.
+    """
 
     partitions: Sequence[int]
     cumulative: Sequence[int]
@@ -46,7 +49,10 @@ def load_table(queue_sizes: Mapping[int, int], num_partitions: int) -> LoadTable
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """Queue of a partition: the number of waiting batches, and the time since its leader last answered."""
+    """Queue of a partition.
+
+    ``batches`` is the number of waiting batches. ``silent_s`` is the time since the leader last answered.
+    """
 
     batches: int
     silent_s: float

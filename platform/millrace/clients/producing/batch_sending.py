@@ -1,4 +1,7 @@
-"""Sending of many records in one call, given as values, pairs or dicts."""
+"""Sending of many records in one call.
+
+Records are given as values, pairs or dicts.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ _FIELDS: Final = frozenset({"value", "key", "headers", "timestamp_ms", "partitio
 
 
 class ManyFuture(SendFuture[list[RecordMetadata]]):
-    """Outcome of a ``send_batch`` call: the metadata of the records in their order, or the first error."""
+    """Outcome of a ``send_batch`` call.
+
+    The result is the metadata of the records in their order, or the first error.
+    """
 
     __slots__ = ("_callbacks", "_chunks", "_condition", "_left")
 

@@ -43,7 +43,10 @@ _FILTERED_PARTITIONS_MAX: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """A table that fits its topic: the schema's columns, and the other fields (a column each, or one value)."""
+    """Table that fits its topic.
+
+    ``columns`` are the schema's columns. The other fields have a column in ``beside``, or one value for all rows.
+    """
 
     topic: TopicDescription
     columns: pa.Table | pa.RecordBatch
@@ -68,9 +71,10 @@ class Fitted:
 
 
 class BuiltBatch(NamedTuple):
-    """A batch without its checksum, which ``wire`` computes when the batch is sent.
+    """Batch without its checksum.
 
-    ``rows`` are the numbers of its rows in the table, if requested.
+    ``wire`` computes the checksum when the batch is sent. ``rows`` are the numbers of its rows in the table, if
+    requested.
     """
 
     partition: int

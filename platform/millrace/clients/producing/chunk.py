@@ -39,10 +39,10 @@ class _Fate(NamedTuple):
 
 
 class Chunk:
-    """Records of one topic in the order in which they were sent, with a list for each column.
+    """Records of one topic in the order of their sends.
 
-    Rare columns (``keys``, ``headers``, ``partitions``) exist only from the first record that needs them. Timestamps
-    are runs: records from ``stamp_rows[n]`` up to the next run have timestamp ``stamps_ms[n]``.
+    Each column is a list. Rare columns (``keys``, ``headers``, ``partitions``) exist only from the first record that
+    needs them. Timestamps are runs: records from ``stamp_rows[n]`` up to the next run have timestamp ``stamps_ms[n]``.
     """
 
     __slots__ = (
@@ -300,7 +300,10 @@ class Chunk:
 
 
 class RecordFuture(SendFuture[RecordMetadata]):
-    """Outcome of one record's send; the object holds only the record's place in its chunk."""
+    """Outcome of one record's send.
+
+    The object holds only the record's place in its chunk.
+    """
 
     __slots__ = ("_chunk", "_row")
 

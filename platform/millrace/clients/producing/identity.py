@@ -35,7 +35,7 @@ class Identity:
 
     @property
     def is_known(self) -> bool:
-        """Whether ``ensure`` needs no request."""
+        """True if ``ensure`` needs no request."""
         return self._producer is not None or not self._config.enable_idempotence
 
     def ensure(self, timeout_ms: Callable[[], int]) -> None:

@@ -15,7 +15,10 @@ from millrace.errors import BufferExhaustedError
 
 
 class NoRoomError(BufferExhaustedError):
-    """Refusal of a reservation to a caller that must not wait; call ``reserved`` when memory was reserved later."""
+    """Refusal of a reservation to a caller that must not wait.
+
+    Call ``reserved`` when memory was reserved later.
+    """
 
     def __init__(self, size_bytes: int, reserved: Callable[[int], None], message: str) -> None:
         super().__init__(message)
@@ -54,7 +57,7 @@ class BufferMemory:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether a caller waits for memory."""
+        """True if a caller waits for memory."""
         return bool(self._waiters)
 
     def try_acquire(self, size_bytes: int) -> bool:

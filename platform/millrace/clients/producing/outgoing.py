@@ -66,7 +66,7 @@ class Outgoing:
     attempts: int = 0
     stamp: ProducerStamp | None = None
     outcome_unknown: bool = False
-    """Whether the log may contain the batch after an attempt that failed."""
+    """True if the log may contain the batch after an attempt that failed."""
     last_error: MillraceError | None = None
 
     def attempt_failed(self, error: MillraceError) -> None:
@@ -123,7 +123,7 @@ class Outstanding:
 
 @dataclass(slots=True)
 class Queue:
-    """Waiting batches of a partition; the batch in flight is not in ``waiting``."""
+    """Waiting batches of a partition, without the batch in flight."""
 
     waiting: deque[Outgoing] = field(default_factory=deque)
     in_flight: bool = False

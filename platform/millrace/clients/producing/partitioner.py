@@ -1,7 +1,7 @@
-"""Partition of a key by Kafka's murmur2, for single keys and for columns.
+"""Partition of a key by Kafka's murmur2.
 
-Equal keys go to the same partitions as with Kafka's default partitioner
-(``org.apache.kafka.clients.producer.internals.BuiltInPartitioner``, ``Utils.murmur2``).
+The functions are for single keys and for columns of keys. Equal keys go to the same partitions as with Kafka's default
+partitioner (``org.apache.kafka.clients.producer.internals.BuiltInPartitioner``, ``Utils.murmur2``).
 """
 
 from __future__ import annotations

@@ -21,11 +21,11 @@ from millrace.errors import InvalidConfigError, UnknownTopicOrPartitionError
 
 
 class StickyPartition:
-    """Sticky partition of a topic for records that have neither partition nor key. Thread safe.
+    """Sticky partition of a topic (KIP-480, KIP-794). Thread safe.
 
-    A partition gets about ``batch_bytes``, then ``choose`` (``adaptive``) selects the next one. If it returns None,
-    the next partition with a leader follows, so that all get equal shares; Kafka selects at random. The first
-    partition is random, so that producers differ.
+    It is for records that have neither partition nor key. A partition gets about ``batch_bytes``, then ``choose``
+    (``adaptive``) selects the next one. If it returns None, the next partition with a leader follows, so that all get
+    equal shares; Kafka selects at random. The first partition is random, so that producers differ.
     """
 
     def __init__(
@@ -65,9 +65,10 @@ class StickyPartition:
 
 
 class Partitioner:
-    """Base of custom partitioners (``partitioner.class``): an object, a class without arguments, or ``module:Class``.
+    """Base of custom partitioners (Kafka's ``Partitioner``).
 
-    The producer calls it for records that name no partition, possibly from several threads at once.
+    ``partitioner.class`` is an object, a class without arguments, or ``module:Class``. The producer calls it for
+    records that name no partition, possibly from several threads at once.
     """
 
     def configure(self, configs: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Open chunk of a topic, in which single records wait to become batches.
+"""Open chunk of a topic, whose records wait to become batches.
 
 Invariants: a record is in exactly one chunk, and a chunk is taken exactly once. The open chunk never holds more bytes
 than are reserved for it.
@@ -64,7 +64,7 @@ class RecordBuffer:
 
     @property
     def is_opaque(self) -> bool:
-        """Whether records are keys and values, not columns."""
+        """True if records are keys and values, not columns."""
         return self._checker is None
 
     def has_columns(self, value: Mapping[str, Any]) -> bool:
@@ -73,12 +73,12 @@ class RecordBuffer:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no record waits, and no memory is reserved for any."""
+        """True if no record waits, and no memory is reserved for any."""
         return not self._chunk.values and not self._chunk.reserved_bytes
 
     @property
     def is_full(self) -> bool:
-        """Whether the chunk has the size at which it becomes batches regardless of ``linger.ms``."""
+        """True if the chunk has the size at which batches are built before ``linger.ms`` has passed."""
         return self._chunk.size_bytes >= self._limit_bytes
 
     @property

@@ -1,4 +1,4 @@
-"""Sender of batches in partition order, with safe retries and ``delivery.timeout.ms`` (Kafka's ``Sender``).
+"""Sender of batches (Kafka's ``Sender``), with retries until ``delivery.timeout.ms``.
 
 Invariants:
 
@@ -167,7 +167,7 @@ class Sender:
 
     @property
     def is_in_callback(self) -> bool:
-        """Whether the current thread runs a callback of this sender."""
+        """True if the current thread runs a callback of this sender."""
         return threading.get_ident() in self._calling
 
     def statistics(self, buffer_bytes: int) -> ProducerStatistics:

@@ -1,4 +1,7 @@
-"""Sending of tables, cut into batches piece by piece as memory becomes available."""
+"""Sending of tables.
+
+A table is cut into batches piece by piece as memory becomes available.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +123,7 @@ class _TableSend:
 
     @property
     def has_batches(self) -> bool:
-        """Whether any batch of the table was accepted."""
+        """True if any batch of the table was accepted."""
         return bool(self._results)
 
     def completion(self, batch: BuiltBatch) -> Completion:

@@ -1,10 +1,11 @@
 """State machine of a transactional producer (Kafka's ``TransactionManager`` without its queues).
 
-The machine is pure: it calls no broker and has no clock. Each event returns the next state, or raises
-``InvalidTxnStateError`` if it is not allowed in this state. Invariants: ``FATAL_ERROR`` is final. A transaction ends
-only by ``ended``, and the epoch is then the coordinator's newest. The coordinator raises the epoch at every end
-(KIP-890), so that a late batch of a former transaction is never taken for one of the next. A partition's records are
-sent only after the coordinator has added the partition.
+The machine is pure, because it calls no broker and has no clock. Each event returns the next state, or raises
+``InvalidTxnStateError`` if it is not allowed in this state.
+
+Invariants: ``FATAL_ERROR`` is final. A transaction ends only by ``ended``, and the epoch is then the coordinator's
+newest. The coordinator raises the epoch at every end (KIP-890). Therefore a late batch of a former transaction is never
+taken for one of the next. A partition's records are sent only after the coordinator has added the partition.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ class TransactionPhase(StrEnum):
 
 
 class CoordinatorView(StrEnum):
-    """Whether the coordinator holds any part of the current transaction that must be ended."""
+    """State of the current transaction at the coordinator.
+
+    ``OPEN`` means that the coordinator holds a part of the transaction that must be ended.
+    """
 
     NOTHING = "nothing"
     PERHAPS = "perhaps"
@@ -191,12 +195,12 @@ class TransactionState:
 
     @property
     def must_be_ended(self) -> bool:
-        """Whether the coordinator must end the transaction; a transaction without records needs no call."""
+        """True if the coordinator must end the transaction. A transaction without records needs no call."""
         return self.coordinator is not CoordinatorView.NOTHING
 
     @property
     def is_open(self) -> bool:
-        """Whether the close of the producer must abort a transaction."""
+        """True if the close of the producer must abort a transaction."""
         return self.phase in (_Phase.IN_TRANSACTION, _Phase.ABORTABLE_ERROR)
 
     def _to(self, phase: TransactionPhase) -> TransactionState:

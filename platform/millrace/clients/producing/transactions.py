@@ -315,8 +315,8 @@ class Transactions:
     def send_refused(self, error: MillraceError) -> None:
         """Record that a send was refused as a whole, before any of its records was accepted.
 
-        As in Kafka's producer, the transaction then fails, unless the records or the call were wrong: their caller
-        gets the error, and can send other records.
+        As in Kafka's producer, the transaction then fails, unless the records or the call were wrong. In that case the
+        caller gets the error, and can send other records.
         """
         if not isinstance(error, _WRONG_CALLS):
             self.batch_failed(error)

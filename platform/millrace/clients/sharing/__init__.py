@@ -1,6 +1,8 @@
-"""Client side of share groups (KIP-932), which deliver each record to one consumer.
+"""Client side of share groups (KIP-932).
+
+A share group delivers each record to one consumer.
 
 * ``acknowledgements``  acquired records and their acknowledgements, pure
 * ``membership``        join, heartbeats and leave, pure; ``member`` sends them
-* ``fetching``          fetches and acknowledgements to the share coordinator
+* ``fetching``          fetches from the group's coordinator, with acknowledgements
 """

@@ -36,7 +36,10 @@ Said = Mapping[TopicPartition, list[Run]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """Response for one partition: records, acquired runs, and errors of fetch and acknowledgement."""
+    """Response for one partition.
+
+    It has the records, the acquired runs, and the errors of the fetch and the acknowledgement.
+    """
 
     partition: TopicPartition
     records: list[ConsumerRecord]
@@ -191,7 +194,7 @@ class ShareFetcher:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a fetch is in flight, or its response is not processed."""
+        """True if a fetch is in flight, or its response is not processed."""
         return self._under_way is not None
 
     def close(self) -> None:

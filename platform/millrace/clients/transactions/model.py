@@ -19,7 +19,10 @@ class TransactionListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionDescription:
-    """A transactional id with its open transaction, if any; ``start_time_ms`` is -1 without one."""
+    """Transactional id with its open transaction, if any (``TransactionDescription``).
+
+    ``start_time_ms`` is -1 without an open transaction.
+    """
 
     transactional_id: str
     coordinator_id: int
@@ -33,7 +36,10 @@ class TransactionDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerDescription:
-    """A producer in a partition's state; ``transaction_start_offset`` is -1 without an open transaction there."""
+    """Producer in a partition's state (Kafka's ``ProducerState``).
+
+    ``transaction_start_offset`` is -1 without an open transaction there.
+    """
 
     producer_id: int
     producer_epoch: int

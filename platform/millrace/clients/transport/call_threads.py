@@ -20,7 +20,10 @@ logger = logging.getLogger(__name__)
 
 
 class CallThreads:
-    """Threads for calls, as many as were ever in flight at a time. Thread safe."""
+    """Threads for calls. Thread safe.
+
+    There are as many threads as calls were ever in flight at a time.
+    """
 
     def __init__(self, name: str) -> None:
         """Create the threads' pool; ``name`` is the prefix of their names."""

@@ -140,7 +140,10 @@ FETCH: Final[UnaryCall[pb.FetchRequest, Received]] = UnaryCall.of(
 
 
 class Helper(Protocol):
-    """Receiver of responses in a thread that has to wait anyway, which saves the wake-up of another thread."""
+    """Receiver of responses in a thread that has to wait anyway.
+
+    This saves the wake-up of another thread.
+    """
 
     def help(self, is_over: Callable[[], bool], timeout_s: float) -> bool:
         """Receive until ``is_over``, at most for ``timeout_s``; returns false, at once, if there is nothing to
@@ -173,7 +176,7 @@ class PendingCall(Generic[Response]):
 
     @property
     def is_done(self) -> bool:
-        """Whether ``result`` would not wait."""
+        """True if the call has ended, so that ``result`` does not wait."""
         return self._is_done
 
     def result(self, timeout_s: float | None = None) -> Response:

@@ -1,4 +1,7 @@
-"""Security of a client: its TLS, for Kafka's framing and gRPC, and its user."""
+"""Security of a client.
+
+It covers the client's TLS, for Kafka's framing and for gRPC, and its user.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from millrace.security.sasl import CredentialsSource, credentials_source
 
 
 class ClientTls(NamedTuple):
-    """What a client's stores are made into."""
+    """TLS objects made of a client's key stores and trust stores."""
 
     context: ssl.SSLContext
     material: TlsMaterial

@@ -40,7 +40,10 @@ _SPIN_S: Final = 0.0006
 
 @dataclass(slots=True, eq=False)
 class Reception:
-    """An expected response; ``on_ready`` is called once, in some thread, with None or the error."""
+    """Expected response of a call.
+
+    ``on_ready`` is called once, in some thread, with None or the error.
+    """
 
     sock: FrameSocket
     deadline: float

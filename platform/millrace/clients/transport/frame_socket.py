@@ -97,7 +97,7 @@ class FrameSocket:
 
     @property
     def is_sent(self) -> bool:
-        """Whether the kernel has the whole request."""
+        """True if the kernel has the whole request."""
         return not self._out
 
     def start(self, api_key: int, message: bytes, deadline_ms: int) -> None:
@@ -132,9 +132,9 @@ class FrameSocket:
     def advance(self) -> bool:
         """Send and receive as much as possible at once; returns true when the response is in ``head`` and ``body``.
 
-        Raises ``OSError`` if the connection broke (``is_sent`` tells whether the broker can have received the
-        request), ``InvalidRequestError`` for an invalid response, ``MessageTooLargeError`` for one above the client's
-        limit.
+        Raises ``OSError`` if the connection broke. ``is_sent`` then tells whether the broker can have received the
+        request. Raises ``InvalidRequestError`` for an invalid response, ``MessageTooLargeError`` for one above the
+        client's limit.
         """
         failure: OSError | None = None
         if self._out:
@@ -205,7 +205,7 @@ class FrameSocket:
 
     @property
     def is_usable(self) -> bool:
-        """Whether an idle connection can be used: it has nothing to read, neither goodbye nor end."""
+        """True if an idle connection can be used, because neither a goodbye nor the end of the stream arrived."""
         if self.is_spent or time.monotonic() >= self.expires_at:
             return False
         if isinstance(self._sock, TlsSocket):

@@ -1,4 +1,6 @@
-"""Calls as frames to one broker, with a connection for each call in flight.
+"""Calls as frames to one broker.
+
+Each call in flight has a connection of its own.
 
 Invariants
 

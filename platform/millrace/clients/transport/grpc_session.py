@@ -1,4 +1,6 @@
-"""SASL of a client over gRPC: one exchange, and the session that the calls to a broker carry.
+"""Client side of SASL over gRPC.
+
+A client makes one exchange with a broker. Its calls to the broker then carry the session of the exchange.
 
 Invariant: one thread at a time authenticates. Calls that begin meanwhile wait for it.
 """
@@ -34,7 +36,7 @@ class GrpcSession:
 
     @property
     def is_open(self) -> bool:
-        """Whether a call begins without an exchange before it."""
+        """True if the session is valid, so that a call needs no SASL exchange before it."""
         return time.monotonic() < self._expires
 
     def forget(self) -> None:

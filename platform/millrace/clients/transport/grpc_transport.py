@@ -109,7 +109,7 @@ class GrpcTransport:
 
     @property
     def is_open(self) -> bool:
-        """Whether the channel and the session of SASL exist, so that a call begins without a wait."""
+        """True if the channel and the session of SASL exist, so that a call begins without a wait."""
         return self._channel is not None and (self._session is None or self._session.is_open)
 
     def _options(self) -> list[tuple[str, Any]]:

@@ -1,4 +1,7 @@
-"""Single calls of Kafka's protocol that have no counterpart among millrace's, for rare calls of administrators."""
+"""Single calls of Kafka's protocol, for rare calls of administrators.
+
+millrace's own protocol has no such calls.
+"""
 
 from __future__ import annotations
 
