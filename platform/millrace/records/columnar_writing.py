@@ -68,13 +68,9 @@ def build_columnar_batch(
     offsets of the remaining rows, ascending from ``base_offset``. ``last_offset_delta`` comes from the last offset of
     the original batch. ``delete_horizon_ms`` is the time from which compaction may drop the batch's tombstones.
 
-    Errors:
-
-    - ``UnsupportedCompressionError`` for gzip and snappy;
-    - ``SchemaMismatchError`` for opaque columns of another name or type;
-    - ``InvalidRecordError`` for arrays of another length or impossible offsets;
-    - ``InvalidTimestampError`` for timestamps below -1;
-    - ``MessageTooLargeError`` above 2 GiB.
+    Raises ``UnsupportedCompressionError`` for gzip and snappy, and ``MessageTooLargeError`` above 2 GiB. Raises
+    ``SchemaMismatchError`` for opaque columns of another name or type. Raises ``InvalidRecordError`` for arrays of
+    another length or impossible offsets, and ``InvalidTimestampError`` for timestamps below -1.
     """
     if compression not in _ARROW_COMPRESSIONS:
         raise UnsupportedCompressionError(
