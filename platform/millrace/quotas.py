@@ -31,7 +31,7 @@ USER_KEYS: Final = {
     REQUEST_PERCENTAGE: "processor time of calls, in percent of one processor",
     CONTROLLER_MUTATION_RATE: "created, added and deleted partitions a second",
 }
-"""Keys of users and client ids, with what they limit."""
+"""Keys of users and client ids, with the limited quantity."""
 IP_KEYS: Final = {CONNECTION_CREATION_RATE: "new connections a second"}
 _WHOLE: Final = {PRODUCER_BYTE_RATE: 2**63 - 1, CONSUMER_BYTE_RATE: 2**63 - 1, CONNECTION_CREATION_RATE: 2**31 - 1}
 """Largest values of the keys whose values are whole numbers."""
@@ -79,7 +79,7 @@ class QuotaEntity:
 
     @property
     def keys(self) -> Mapping[str, str]:
-        """Keys of this entity's quotas, with what they limit."""
+        """Keys of this entity's quotas, with the limited quantity."""
         return IP_KEYS if self.parts[0][0] == IP else USER_KEYS
 
     def __str__(self) -> str:

@@ -47,7 +47,7 @@ def csv_tables(source: BinaryIO, schema: pa.Schema | None) -> Iterator[pa.Table]
 
 
 def _whole_records(source: BinaryIO) -> Iterator[bytes]:
-    """Yield blocks that end at a record boundary: at a newline with an even number of quotes before it.
+    """Yield blocks that end at a record boundary, a newline with an even number of quotes before it.
 
     The first block is always yielded, so that the parser judges an empty one.
     """

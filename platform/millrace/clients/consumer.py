@@ -100,7 +100,7 @@ class Consumer:
         self._polls = self._records = 0
         self._is_closed = False
 
-    # --- what is read ---------------------------------------------------------------------------------------------
+    # --- subscription and assignment ------------------------------------------------------------------------------
 
     @_in_use
     def partitions_for(self, topic: str) -> list[TopicPartition]:

@@ -332,7 +332,7 @@ class BrokerConfig(
 
     @property
     def direct_reads(self) -> Literal["local", "all", "false"]:
-        """Clients that get paths."""
+        """Clients that get the paths of segment files for direct reads."""
         if self.direct_reads_enable == "auto":
             return "false" if self.authorizer_class_name else "local"
         return self.direct_reads_enable

@@ -196,7 +196,7 @@ class ListenerOptions(ListenerSecurity):
 
     @property
     def advertised_addresses(self) -> dict[str, Listener]:
-        """Addresses for clients by the names of the listeners. A port may be 0: the actual port of the listener."""
+        """Addresses for clients by the names of the listeners. A port of 0 stands for the listener's actual port."""
         if not self.advertised_listeners:
             return self.listener_addresses
         return parse_advertised_listeners(self.advertised_listeners)

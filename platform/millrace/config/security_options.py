@@ -26,7 +26,10 @@ _RULES: Final = re.compile(r"\s*(?:(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\
 
 
 class SecurityProtocol(StrEnum):
-    """Kafka's ``SecurityProtocol``: whether connections have TLS, and whether clients authenticate by SASL."""
+    """Security protocol of connections (Kafka's ``SecurityProtocol``).
+
+    It determines whether connections have TLS, and whether clients authenticate by SASL.
+    """
 
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"
@@ -188,7 +191,7 @@ class SslOptions(Config):
 
 
 class SaslLogin(OAuthClient, KerberosClient):
-    """Options of the logins of a client. A broker is one towards other brokers."""
+    """Options of a client's logins. A broker is a client of the other brokers."""
 
 
 class ListenerSecurity(OAuthValidation, SaslLogin, SslOptions):

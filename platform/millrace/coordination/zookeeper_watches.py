@@ -78,7 +78,7 @@ def missed_event(before: NodeStat | None, after: NodeStat | None, *, of_children
 
 
 class SessionWatches:
-    """Calls watches with events, and detects missed events.
+    """Watches of a session, which also detect missed events.
 
     ``look_again`` reads a watch's node and sets the watch again, if the node still exists. It returns the new watch
     and the node's stat.

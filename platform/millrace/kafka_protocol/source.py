@@ -41,7 +41,7 @@ class Source:
 
     @contextmanager
     def block(self, head: str, *spots: Spot) -> Iterator[None]:
-        """Add a compound statement; its body is what is added within the context."""
+        """Add a compound statement. Its body is the lines that are added within the context."""
         self.add(head, *spots)
         self._indent += 1
         yield

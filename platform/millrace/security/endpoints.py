@@ -33,12 +33,12 @@ _EACH_TIME: Final = {"ssl.reload.interval.ms": "0"}
 
 
 class _NoRedirection(urllib.request.HTTPRedirectHandler):
-    """A handler that takes a redirection for an error."""
+    """Handler that follows no redirection, so that a redirection is an error."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
     ) -> None:
-        """Follow nothing."""
+        """Return no request, so that the redirection is not followed."""
 
 
 def provider_tls(jaas: Mapping[str, str]) -> Reloading[ssl.SSLContext]:

@@ -192,7 +192,7 @@ def _revocations(options: SslOptions, content: bytes) -> bytes:
 
 
 def _pem_blocks(where: str, content: bytes) -> list[tuple[str, bytes]]:
-    r"""Return the blocks with their labels, in lines as OpenSSL wants them.
+    r"""Return the blocks with their labels, in lines as OpenSSL requires.
 
     A properties file has spaces or ``\n`` where the text had line ends. Raises ``InvalidConfigError``.
     """

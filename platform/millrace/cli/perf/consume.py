@@ -129,7 +129,7 @@ class _Run:
         statistics = ConsumeStatistics(started_s=time.time())
 
         class Rebalances(RebalanceListener):
-            """Measures the time from a revocation to the next assignment."""
+            """Listener that measures the time from a revocation to the next assignment."""
 
             since = time.time()
 

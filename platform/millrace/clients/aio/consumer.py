@@ -47,7 +47,7 @@ class AsyncConsumer:
         self._worker = ThreadPoolExecutor(1, "millrace-consumer")
         self._is_closed = False
 
-    # --- what is read ---------------------------------------------------------------------------------------------
+    # --- subscription and assignment ------------------------------------------------------------------------------
 
     async def subscribe(
         self, topics: str | Iterable[str] | re.Pattern[str], listener: RebalanceListener | None = None

@@ -57,7 +57,7 @@ _Asked = list[tuple[PartitionState, int]]
 
 
 class Fetcher:
-    """Sends fetches and processes their responses."""
+    """Sender of fetches, which also processes their responses."""
 
     def __init__(
         self, config: ConsumerConfig, connections: ConsumerConnections, metadata: MetadataCache, signal: Signal

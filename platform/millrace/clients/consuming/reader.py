@@ -13,7 +13,7 @@ Converted = TypeVar("Converted")
 
 
 class PartitionReader:
-    """Reads the fetched data of a ``PartitionState`` and advances its position."""
+    """Reader of a ``PartitionState``'s fetched data, which advances its position."""
 
     def __init__(self, state: PartitionState, schemas: SchemaCache, check_crcs: bool) -> None:
         self.state = state
@@ -46,7 +46,7 @@ class PartitionReader:
     def next(
         self, max_rows: int, convert: Callable[[DecodedBatch], Converted]
     ) -> tuple[DecodedBatch, Converted] | None:
-        """Return the next rows, at most ``max_rows`` of one decoded batch, and what ``convert`` makes of them.
+        """Return the next rows, at most ``max_rows`` of one decoded batch, and the result of ``convert`` for them.
 
         Returns ``None`` without further fetched data. Raises the errors of ``decode_range`` and ``convert``. After an
         error the position is unchanged, and the next call reads the same rows.

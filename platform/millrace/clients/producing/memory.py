@@ -40,7 +40,7 @@ class Waiter:
 class BufferMemory:
     """Byte counter with a limit. Thread safe. If nothing is reserved, any request is granted.
 
-    ``on_wait`` is called when a caller begins to wait, so that the sender sends what is ready.
+    ``on_wait`` is called when a caller begins to wait, so that the sender sends the ready batches.
     """
 
     def __init__(self, limit_bytes: int, on_wait: Callable[[], None] = lambda: None) -> None:

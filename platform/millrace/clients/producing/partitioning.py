@@ -24,7 +24,7 @@ class StickyPartition:
     """Sticky partition of a topic (KIP-480, KIP-794). Thread safe.
 
     It is for records that have neither partition nor key. A partition gets about ``batch_bytes``, then ``choose``
-    (``adaptive``) selects the next one. If it returns None, the next partition with a leader follows, so that all get
+    (``adaptive``) selects the next one. If ``choose`` returns None, the next partition with a leader follows, so that all get
     equal shares; Kafka selects at random. The first partition is random, so that producers differ.
     """
 

@@ -139,7 +139,7 @@ class TransactionState:
             error=None,
         )
 
-    # --- what happens to the transaction ---------------------------------------------------------------------------
+    # --- events of the transaction ---------------------------------------------------------------------------------
 
     def adding(self) -> TransactionState:
         """Return the state before a call that adds partitions or offsets to the transaction."""

@@ -49,7 +49,7 @@ class Given:
 
 
 class ShareFetcher:
-    """Sends fetches with acknowledgements, and decodes responses. Runs in the caller's thread."""
+    """Sender of fetches with acknowledgements, which decodes their responses. It runs in the caller's thread."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ class TransactionListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionDescription:
-    """Transactional id with its open transaction, if any (``TransactionDescription``).
+    """Transactional id with its open transaction (Kafka's ``TransactionDescription``).
 
     ``start_time_ms`` is -1 without an open transaction.
     """

@@ -96,9 +96,9 @@ def unary(method: Method[Request, Response]) -> UnaryCall[Request, Response]:
 
 
 class Throttle:
-    """Waits that one broker's quotas want, by call (KIP-219). Thread safe.
+    """Throttle times of one broker's quotas, by call (KIP-219). Thread safe.
 
-    Other calls to the broker go on. The broker delays calls of a client that does not wait.
+    Other calls to the broker are not throttled. The broker delays the calls of a client that does not wait.
     """
 
     def __init__(self) -> None:

@@ -229,7 +229,7 @@ class Link:
         *,
         cancellable: bool,
     ) -> None:
-        """Start a call after the wait that the broker's quotas want. Raises ``ClientClosedError``."""
+        """Start a call after the throttle time of the broker's quotas. Raises ``ClientClosedError``."""
 
         def work() -> None:
             self._owner.closing.wait(wait_s)

@@ -39,14 +39,14 @@ class TlsSocket(ssl.SSLSocket):
     """Client socket that raises ``BlockingIOError`` as a plain socket does."""
 
     def send(self, data: Any, flags: int = 0) -> int:
-        """Send what one record holds. Raises ``BlockingIOError``, ``OSError``."""
+        """Send at most one TLS record. Raises ``BlockingIOError``, ``OSError``."""
         try:
             return super().send(data, flags)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise BlockingIOError from None
 
     def sendmsg(self, buffers: Any, *_: Any) -> int:  # type: ignore[override]  # a method that raises
-        """Send what one record holds of the first buffer. Raises ``BlockingIOError``, ``OSError``."""
+        """Send at most one TLS record of the first buffer. Raises ``BlockingIOError``, ``OSError``."""
         return self.send(buffers[0])
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
@@ -96,9 +96,9 @@ def tls_socket(
 def find_refusal(
     context: ssl.SSLContext, host: str, port: int, timeout_s: float, stores: SslOptions
 ) -> MillraceError | None:
-    """Return why one side refuses the other in a handshake at a listener for gRPC, whose library does not say it.
+    """Return why one side refuses the other in a handshake at a listener for gRPC.
 
-    Return None if no side refuses, or nobody answers.
+    The gRPC library does not report the reason. Return None if no side refuses, or if the broker does not answer.
     """
     try:
         # One connection may end because the broker stops. The next one is then refused by the system.
