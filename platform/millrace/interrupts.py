@@ -76,7 +76,7 @@ class Uninterrupted:
                 if _quick.getsignal(number) == self._handle:  # else a handler has set another one
                     _quick.signal(number, handler)
         finally:
-            self._may_handle = True  # should the first handler have prevented the restoration of the second
+            self._may_handle = True  # in case the first handler prevented the restoration of the second
 
     def _handle_arrived(self) -> None:
         """Run the handlers in the order of the signals, each one also if an earlier one raises."""

@@ -358,9 +358,9 @@ class Consumer:
 
         The table holds all fetched records, or at most ``max_records``. Its columns are those of the topic's newest
         schema (``key`` and ``value`` of an opaque topic), or only those in ``columns``. The columns of ``metadata``
-        follow. They are ``__topic``, ``__partition``, ``__offset``, ``__timestamp`` (``True`` for these), ``__headers``
-        and ``__tombstone``. Batches of older versions have nulls in newer columns. A member that has no partitions yet
-        gets a table of the topics it is subscribed to by name, or one without columns.
+        follow. They are ``__topic``, ``__partition``, ``__offset``, ``__timestamp``, ``__headers`` and ``__tombstone``.
+        ``True`` stands for the first four. Batches of older versions have nulls in newer columns. A member that has no
+        partitions yet gets a table of the topics it is subscribed to by name, or one without columns.
 
         Raises the errors of ``poll``, and ``UsageError`` if the topics have different schemas.
         """

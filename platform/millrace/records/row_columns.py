@@ -207,7 +207,7 @@ def _usual_times_of(header: BatchHeader, smallest_delta: int, largest_delta: int
 class _Fields(NamedTuple):
     """Fields of all records of valid batches.
 
-    ``body`` is the joined bodies, which all positions count in.
+    All positions count in ``body``, the joined bodies.
     """
 
     body: bytes

@@ -88,7 +88,7 @@ class ColumnStatistics:
 
     ``nulls_max`` is an upper bound of the number of nulls. ``only_nulls`` is true if all values are null. ``bounds``
     are the lower and upper bound of the values, or ``None`` if unknown. With ``is_prefix`` the upper bound is a prefix
-    of the largest value. It is at most as large as any value that begins with it.
+    of the largest value. The prefix is at most as large as any value that begins with it.
     """
 
     nulls_max: int

@@ -34,7 +34,7 @@ def server_context(options: ListenerSecurity, material: TlsMaterial) -> ssl.SSLC
         )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
-    # Kafka's connections are long: tickets to resume them would be messages of their own for no use.
+    # Kafka's connections are long, so tickets to resume them would only be useless messages.
     context.num_tickets = 0
     context.options |= ssl.OP_NO_TICKET
     _apply(context, options, material)

@@ -71,7 +71,7 @@ class Assignor(Protocol):
 
     @property
     def is_cooperative(self) -> bool:
-        """True if members keep their partitions during a rebalance (KIP-429). Otherwise all are revoked before."""
+        """True if members keep their partitions during a rebalance (KIP-429). Otherwise they first revoke all."""
         ...
 
     def assign(

@@ -24,8 +24,8 @@ class StickyPartition:
     """Sticky partition of a topic (KIP-480, KIP-794). Thread safe.
 
     It is for records that have neither partition nor key. A partition gets about ``batch_bytes``, then ``choose``
-    (``adaptive``) selects the next one. If ``choose`` returns None, the next partition with a leader follows, so that all get
-    equal shares; Kafka selects at random. The first partition is random, so that producers differ.
+    (``adaptive``) selects the next one. If ``choose`` returns None, the next partition with a leader follows, so that
+    all get equal shares; Kafka selects at random. The first partition is random, so that producers differ.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class StickyPartition:
 class Partitioner:
     """Base of custom partitioners (Kafka's ``Partitioner``).
 
-    ``partitioner.class`` is an object, a class without arguments, or ``module:Class``. The producer calls it for
-    records that name no partition, possibly from several threads at once.
+    ``partitioner.class`` is an object, a class without arguments, or ``module:Class``. The producer calls the
+    partitioner for records that name no partition, possibly from several threads at once.
     """
 
     def configure(self, configs: Mapping[str, Any]) -> None:
