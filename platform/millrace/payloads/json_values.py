@@ -1,9 +1,9 @@
 """Conversion of single JSON values to column values.
 
-A failure has a reason. Strings convert from strings and numbers from numbers, without guesses. Timestamps, dates and
-durations are strings in the forms of RFC 3339 and ISO 8601. Bytes are base64. Decimals are numbers or strings that lose
-no digit. Floats are numbers, or one of the strings that stand for no number. The results of this module are the
-reference for the fast path.
+An error gives the reason of a failure. Strings convert from strings and numbers from numbers, without guesses.
+Timestamps, dates and durations are strings in the forms of RFC 3339 and ISO 8601. Bytes are base64. Decimals are
+numbers or strings that lose no digit. Floats are numbers, or one of the strings ``"NaN"``, ``"Infinity"`` and
+``"-Infinity"``. The results of this module are the reference for the fast path.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Writer of columns as Protobuf messages.
 
-Each step writes one field of all rows, in the order of the fields' numbers. A null is a field that is not there. Fields
+Each step writes one field of all rows, in the order of the fields' numbers. A null field is absent. Fields
 without presence are always written, their default values as well. The types are those of
 ``millrace.schemas.protobuf``. Source: Protobuf's encoding guide.
 """

@@ -1,6 +1,6 @@
 """Security of the metrics addresses.
 
-An address has TLS with the options of listeners, and users with passwords.
+An address may have TLS, with the options of listeners, and users with passwords.
 """
 
 from __future__ import annotations

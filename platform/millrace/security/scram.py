@@ -59,7 +59,7 @@ class SaltedPassword:
 class ScramCredential:
     """Credential that a server stores instead of the password (Kafka's ``ScramCredential``).
 
-    The password does not follow from it.
+    The password cannot be computed from it.
     """
 
     salt: bytes = field(repr=False)
