@@ -305,9 +305,8 @@ class GroupShard:
     async def commit(self, group_id: str, identity: Identity, commits: Commits) -> None:
         """Commit offsets; return when their records are as durable as the topic requires.
 
-        Raises the errors of ``ClassicGroup.check_commit`` and ``ConsumerGroup.check_commit``,
-        ``IllegalGenerationError`` or ``GroupIdNotFoundError`` for a generation of an unknown group,
-        ``InvalidCommitOffsetSizeError`` for more offsets than one batch holds, ``NotCoordinatorError``.
+        Raises the errors of ``ClassicGroup.check_commit`` and ``ConsumerGroup.check_commit``, and those of a
+        generation of an unknown group. Raises ``InvalidCommitOffsetSizeError`` for more offsets than one batch holds.
         """
         entry = self._entry_to_commit(group_id, identity)
         self._check_commit(entry, identity, is_transactional=False)
