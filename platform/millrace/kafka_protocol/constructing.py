@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any
 
 from millrace.kafka_protocol.source import Source
 
-if TYPE_CHECKING:
-    from millrace.kafka_protocol.message import Message
 
-
-def compile_constructor(cls: type[Message]) -> Callable[..., None]:
+def compile_constructor(cls: type[Any]) -> Callable[..., None]:
     """Compile ``__init__``, whose arguments are the fields by keyword. A field without a default must be passed."""
     source = Source()
     arguments, names = ["self", "*"], []

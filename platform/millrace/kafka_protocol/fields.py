@@ -9,11 +9,8 @@ from __future__ import annotations
 import dataclasses
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, ClassVar, Final, Literal, Self, TypeAlias
 from uuid import UUID
-
-if TYPE_CHECKING:
-    from millrace.kafka_protocol.message import Message
 
 Kind: TypeAlias = Literal[
     "bool", "int8", "int16", "uint16", "int32", "int64", "float64", "uuid", "string", "bytes", "records", "struct"
@@ -91,6 +88,23 @@ def parse_versions(text: str) -> Versions:
     return Versions(first, _VERSION_LAST if parts[2] else int(parts[3] or first))
 
 
+class Structure:
+    """Fields of a message or of a structure in one, from which the compilers make its codecs."""
+
+    __slots__ = ()
+
+    FLEXIBLE: ClassVar[Versions] = NO_VERSIONS
+    FIELDS: ClassVar[tuple[Field, ...]] = ()
+
+    @classmethod
+    def of_defaults(cls) -> Self:
+        """Return an instance whose fields have the defaults of versions without them."""
+        instance = object.__new__(cls)
+        for name, value in (("unknown_tagged_fields", ()), *((field.name, field.default) for field in cls.FIELDS)):
+            setattr(instance, name, value)
+        return instance
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """Declaration of a field. ``nullable`` and ``tagged`` are versions; ``element`` is the class of a structure."""
@@ -103,7 +117,7 @@ class Layout:
     tagged: Versions = NO_VERSIONS
     is_ignorable: bool = False
     is_never_flexible: bool = False
-    element: type[Message] | None = None
+    element: type[Structure] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +142,7 @@ def of(
     tagged: str = "none",
     ignorable: bool = False,
     never_flexible: bool = False,
-    element: type[Message] | None = None,
+    element: type[Structure] | None = None,
     default: Any = dataclasses.MISSING,
 ) -> Any:
     """Declare a field of a message.

@@ -20,7 +20,7 @@ from uuid import UUID
 from millrace.errors import InvalidRecordError, UnsupportedVersionError
 from millrace.ids import id_text
 from millrace.kafka_protocol.constructing import compile_constructor
-from millrace.kafka_protocol.fields import NO_VERSIONS, Field, Versions, field_of, of, parse_versions
+from millrace.kafka_protocol.fields import Structure, field_of, of, parse_versions
 from millrace.kafka_protocol.reading import UNLIMITED, Decoder, compile_decoder
 from millrace.kafka_protocol.wire import Buffer, TaggedField
 from millrace.kafka_protocol.writing import Encoder, compile_encoder
@@ -36,14 +36,12 @@ def _slotted(cls: type[T]) -> type[T]:
 
 
 @_slotted
-class Message:
+class Message(Structure):
     """A message or a structure in one. ``unknown_tagged_fields`` are those of newer definitions, by tag."""
 
     VERSION_MIN: ClassVar[int] = 0
     VERSION_MAX: ClassVar[int] = -1
-    FLEXIBLE: ClassVar[Versions] = NO_VERSIONS
     API_KEY: ClassVar[int] = -1
-    FIELDS: ClassVar[tuple[Field, ...]] = ()
     DECODERS: ClassVar[dict[int, Decoder]]
     ENCODERS: ClassVar[dict[int, Encoder]]
 
@@ -126,14 +124,6 @@ class Message:
         if not cls.VERSION_MIN <= version <= cls.VERSION_MAX:
             known = f"{cls.VERSION_MIN} to {cls.VERSION_MAX}"
             raise UnsupportedVersionError(f"{cls.__name__} has no version {version}: the versions are {known}")
-
-    @classmethod
-    def of_defaults(cls) -> Self:
-        """Return an instance whose fields have the defaults of versions without them."""
-        instance = object.__new__(cls)
-        for name, value in (("unknown_tagged_fields", ()), *((field.name, field.default) for field in cls.FIELDS)):
-            setattr(instance, name, value)
-        return instance
 
     def to_json(self, version: int) -> dict[str, Any]:
         """Return the fields of a version under Kafka's names, like its ``JsonConverter``: bytes are base64."""

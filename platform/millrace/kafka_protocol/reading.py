@@ -14,16 +14,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from millrace.errors import MillraceError
 from millrace.kafka_protocol import wire
 from millrace.kafka_protocol.errors import MalformedMessageError
-from millrace.kafka_protocol.fields import FORMATS, SIZES_BYTES, Field
+from millrace.kafka_protocol.fields import FORMATS, SIZES_BYTES, Field, Structure
 from millrace.kafka_protocol.source import FixedRun, Source, Spot, failed_line, is_fixed
-
-if TYPE_CHECKING:
-    from millrace.kafka_protocol.message import Message
 
 _CONSTANTS: Final[dict[str, Any]] = {
     "new": object.__new__,
@@ -78,7 +75,7 @@ class Decoder:
         )
 
 
-def compile_decoder(cls: type[Message], version: int) -> Decoder:
+def compile_decoder(cls: type[Structure], version: int) -> Decoder:
     """Compile the decoder of a version, which the message must have."""
     file_name = f"<{cls.__name__} {version}: decode>"
     compiler = _Compiler(version, is_flexible=version in cls.FLEXIBLE)
@@ -93,7 +90,7 @@ class _Compiler:
     source: Source = field(default_factory=lambda: Source(constants=dict(_CONSTANTS)))
     depth: int = 0
 
-    def function(self, cls: type[Message], file_name: str) -> Any:
+    def function(self, cls: type[Structure], file_name: str) -> Any:
         with self.source.block("def decode(data, p, elements_max):"):
             self.source.add("end = len(data)")
             self.source.add("view = memoryview(data)")
@@ -104,7 +101,7 @@ class _Compiler:
 
     # --- structures ------------------------------------------------------------------------------------------
 
-    def structure(self, cls: type[Message], target: str, path: str) -> None:
+    def structure(self, cls: type[Structure], target: str, path: str) -> None:
         """Read a structure into the variable ``target``."""
         self.source.add(f"{target} = new({self.source.constant('C', cls)})")
         run, tagged = FixedRun(), []
@@ -312,7 +309,7 @@ class _Compiler:
         with self.source.block("if left < 0:"):
             self.source.add("raise elements_problem(elements_max)", spot)
 
-    def _size_min(self, kind: str, element: type[Message] | None) -> int:
+    def _size_min(self, kind: str, element: type[Structure] | None) -> int:
         """Return the smallest size of an element."""
         if kind in SIZES_BYTES:
             return SIZES_BYTES[kind]

@@ -9,16 +9,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from millrace.errors import MillraceError, UnsupportedVersionError
 from millrace.kafka_protocol import wire
 from millrace.kafka_protocol.errors import InvalidFieldError
-from millrace.kafka_protocol.fields import FORMATS, Field, Layout
+from millrace.kafka_protocol.fields import FORMATS, Field, Layout, Structure
 from millrace.kafka_protocol.source import FixedRun, Source, Spot, failed_line, is_fixed
-
-if TYPE_CHECKING:
-    from millrace.kafka_protocol.message import Message
 
 
 class _NotInVersionError(Exception):
@@ -50,7 +47,7 @@ class Encoder:
     spots: list[tuple[Spot, ...]]
     function: Callable[[Any, list[wire.Buffer]], None]
 
-    def write(self, message: Message) -> list[wire.Buffer]:
+    def write(self, message: Structure) -> list[wire.Buffer]:
         """Return the parts of a message. Raises ``InvalidFieldError``, ``UnsupportedVersionError``."""
         parts: list[wire.Buffer] = []
         try:
@@ -100,7 +97,7 @@ def _null(layout: Layout, *, is_flexible: bool) -> bytes:
     return b"\xff" * (2 if layout.kind == "string" and not layout.is_array else 4)
 
 
-def compile_encoder(cls: type[Message], version: int) -> Encoder:
+def compile_encoder(cls: type[Structure], version: int) -> Encoder:
     """Compile the encoder of a version, which the message must have."""
     file_name = f"<{cls.__name__} {version}: encode>"
     compiler = _Compiler(version, is_flexible=version in cls.FLEXIBLE)
@@ -116,7 +113,7 @@ class _Compiler:
     depth: int = 0
     add: str = "add"
 
-    def function(self, cls: type[Message], file_name: str) -> Any:
+    def function(self, cls: type[Structure], file_name: str) -> Any:
         with self.source.block("def encode(m0, parts):"):
             self.source.add("add = parts.append")
             self.structure(cls, "m0", "")
@@ -124,7 +121,7 @@ class _Compiler:
 
     # --- structures ------------------------------------------------------------------------------------------
 
-    def structure(self, cls: type[Message], target: str, path: str) -> None:
+    def structure(self, cls: type[Structure], target: str, path: str) -> None:
         """Write the structure in the variable ``target``."""
         run, tagged = FixedRun(), []
         for each in cls.FIELDS:

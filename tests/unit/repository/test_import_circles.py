@@ -11,7 +11,7 @@ from graphlib import CycleError, TopologicalSorter
 import grimp
 import pytest
 
-AS_ONE = ("millrace.kafka_protocol", "millrace_streams.language")
+AS_ONE = ("millrace_streams.language",)
 """Packages whose modules may import each other; ``pyproject.toml`` has the reasons."""
 
 
