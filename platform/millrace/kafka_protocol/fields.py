@@ -89,7 +89,7 @@ def parse_versions(text: str) -> Versions:
 
 
 class Structure:
-    """Fields of a message or of a structure in one, from which the compilers make its codecs."""
+    """Base of messages and structures, with the fields that the compilers read."""
 
     __slots__ = ()
 
