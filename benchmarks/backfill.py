@@ -1,4 +1,6 @@
-"""A backfill by Spark beside producers: the latency of acknowledgements with and without it.
+"""A backfill by Spark beside producers.
+
+The figure is the latency of acknowledgements with and without the backfill.
 
 The producer sends at a steady rate, and does not wait for a record before it sends the next one. So a slow answer
 delays only its own record. The backfill reads the whole topic with ``maxBytesPerSecond``, for longer than the

@@ -1,4 +1,6 @@
-"""A follower with an empty disk that fetches a topic from its leader.
+"""The catch-up of a follower with an empty disk.
+
+The follower fetches a topic from its leader.
 
 The figure is bytes per second, with both brokers on the same cores.
 """

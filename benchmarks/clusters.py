@@ -1,4 +1,6 @@
-"""Three brokers of each side as processes, with a ZooKeeper of their own.
+"""Clusters of three brokers of each side, as processes.
+
+The clusters have a ZooKeeper of their own.
 
 Kafka's brokers have the same options as millrace's.
 

@@ -1,9 +1,16 @@
 """The benchmarks' one data set, as JSON and as typed columns.
 
-``{"word":"w0042","amount":12.05,"ts":1700000000000,"id":0,"pad":"opqr..."}``: one of 1000 random words, an amount in
-cents below 1000, a time 0.1 ms after the last one's, a running number, and letters up to exactly 100 bytes. A record is
-a function of its number alone. So every run and both sides get the same records, in chunks of any size. With another
-number of words only the words differ. In Avro the five columns of a record take 55 bytes or one or two more.
+A record is ``{"word":"w0042","amount":12.05,"ts":1700000000000,"id":0,"pad":"opqr..."}``.
+
+* ``word`` is one of 1000 random words
+* ``amount`` is a number of whole cents, below 1000.00
+* ``ts`` is a time 0.1 ms after that of the last record
+* ``id`` is a running number
+* ``pad`` is letters up to exactly 100 bytes
+
+A record is a function of its number alone. So every run and both sides get the same records, in chunks of any size.
+With another number of words only the words differ. In Avro the five columns of a record take 55 bytes or one or two
+more.
 """
 
 from __future__ import annotations

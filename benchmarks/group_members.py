@@ -104,7 +104,7 @@ class Group:
 
 
 class OurLink:
-    """A member of a group at our broker: frames on a connection of its own."""
+    """A group member's own connection to our broker, with frames."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -169,7 +169,10 @@ class OurLink:
 
 
 class KafkaLink:
-    """A member of a group at Kafka's broker: JoinGroup v5, SyncGroup v3, Heartbeat v3 on a connection of its own."""
+    """A group member's own connection to Kafka's broker.
+
+    The member uses JoinGroup v5, SyncGroup v3 and Heartbeat v3.
+    """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader

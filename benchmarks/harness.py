@@ -1,4 +1,6 @@
-"""Measurement of two sides against each other, and the content of a result file.
+"""Measurement of two sides against each other.
+
+This module also defines the content of a result file.
 
 Both sides are opened (servers up, data loaded, code warm) before the first measurement. Then they are measured in turn:
 ours, the peer's, ours, and so on. Each measurement waits until the machine is quiet, and the other side is idle. Each
@@ -39,7 +41,10 @@ _GENERATED = ("benchmarks/results", "benchmarks/RESULTS.md", "benchmarks/compari
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One measured figure in the benchmark's unit, and the answer on which both sides have to agree."""
+    """One measured figure in the benchmark's unit.
+
+    Both sides have to agree on the answer.
+    """
 
     figure: float
     answer: Any = None
@@ -49,7 +54,10 @@ Measure = Callable[[], Sample]
 
 
 class Durability(StrEnum):
-    """The state of written bytes when they count as written, on both sides."""
+    """The state from which on bytes count as written.
+
+    The state is the same on both sides.
+    """
 
     NOT_SYNCED = "not synced"
     """They are in the page cache, and the kernel writes them at a time of its own."""
@@ -93,7 +101,10 @@ class Benchmark:
 
 @dataclass
 class Context:
-    """The shared parts of one run: the workspace, the number of records, one server of each side."""
+    """The shared parts of one run.
+
+    These are the workspace, the number of records, and one server of each side.
+    """
 
     workspace: Workspace
     records: int

@@ -23,7 +23,7 @@ _VARIABLE = "MILLRACE_BENCHMARK_IMPORTS"
 
 
 class Recording:
-    """Files of imports of the processes that one side of a benchmark uses."""
+    """Files with the imports of one side's processes."""
 
     def __init__(self) -> None:
         self._files: set[Path] = set()

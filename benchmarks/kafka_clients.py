@@ -1,4 +1,7 @@
-"""Benchmarks in which both brokers serve the same Kafka client, so that only the broker differs."""
+"""Benchmarks of both brokers with the same Kafka client.
+
+Only the broker differs between the sides.
+"""
 
 from __future__ import annotations
 

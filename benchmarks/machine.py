@@ -1,4 +1,7 @@
-"""The machine of the figures, and the load by other processes (Linux, from ``/proc``)."""
+"""The machine of the figures (Linux, from ``/proc``).
+
+This module also measures the load by other processes.
+"""
 
 from __future__ import annotations
 

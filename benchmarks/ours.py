@@ -1,4 +1,7 @@
-"""A millrace broker as a process, started as usual, and its filled topics."""
+"""A millrace broker as a process, and its filled topics.
+
+The broker is started as usual.
+"""
 
 from __future__ import annotations
 

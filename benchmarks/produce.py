@@ -91,7 +91,10 @@ def producer_performance(
 
 
 class Performance(NamedTuple):
-    """The figures of Kafka's tool or of ours: records/s, and the 99th percentile of acknowledgements."""
+    """The figures of Kafka's producer benchmark or of ours.
+
+    These are records/s, and the 99th percentile of acknowledgements.
+    """
 
     records_per_s: float
     p99_ms: float

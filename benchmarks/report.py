@@ -55,7 +55,7 @@ during a run.
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A benchmark of the suite with its result, if there is one yet."""
+    """A benchmark of the suite with its result, if any yet."""
 
     benchmark: Benchmark
     result: Mapping[str, Any] | None = None

@@ -1,9 +1,9 @@
 """Writes with acks=all beside consumers that do not read their answers.
 
 The writes go to three replicas, and each consumer requests megabytes. The consumers' topic is on the same brokers, and
-its partitions have the same leaders. A process of its own holds the consumers' connections, with the smallest buffers
-that the kernel gives, so that the answers stay in the brokers' memory. A broker disconnects a consumer that reads
-nothing for a minute, so all consumers connect again before that.
+its partitions have the same leaders. A process of its own holds the consumers' connections. Their buffers are the
+smallest that the kernel gives, so that the answers stay in the brokers' memory. A broker disconnects a consumer that
+reads nothing for a minute, so all consumers connect again before that.
 """
 
 from __future__ import annotations

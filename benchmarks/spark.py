@@ -78,7 +78,10 @@ CLUSTER_SETTINGS = (
 
 @dataclass(frozen=True)
 class Source:
-    """The location of a side's data, the number of records, and a folder for tables."""
+    """The data of one side.
+
+    A source has the location of the data, the number of records, and a folder for tables.
+    """
 
     bootstrap: str
     topic: str
@@ -88,7 +91,9 @@ class Source:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one run: seconds of the measured part, records read, and an answer on which both sides must agree.
+    """The result of one run.
+
+    The result has the seconds of the measured part, the read records, and an answer on which both sides must agree.
 
     ``figure`` is the measured figure if that is not records a second.
     """
@@ -241,8 +246,8 @@ def spark_session(
 ) -> SparkSession:
     """Create the session of measured Spark code, with further settings.
 
-    ``low_latency`` adds those of the profile of this name, which work for any source: the checkpoint file manager that
-    renames files, and no files of checksums.
+    ``low_latency`` adds the settings of the profile of this name, which work for any source. The checkpoint file
+    manager then renames files, and writes no files of checksums.
     """
     from pyspark.sql import SparkSession
 

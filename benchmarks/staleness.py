@@ -1,4 +1,6 @@
-"""Lines of code that changed since a result was measured, in the modules that our side loaded.
+"""Lines of code that changed since the measurement of a result.
+
+Only the modules that our side loaded count.
 
 Comments, docstrings, blank lines and the layout of a statement are not code here. A line that moved from one module to
 another is not counted, and neither is a renamed module. Every other removed line counts, and every other added line.
@@ -122,7 +124,7 @@ def _module_name(path: str) -> str:
 
 @dataclass
 class History:
-    """The commits of a clone, and how many lines changed since each of them."""
+    """The commits of a clone, with the changed lines since each."""
 
     project: Path = PROJECT
     _blobs: dict[str, str] = field(default_factory=dict)

@@ -144,7 +144,10 @@ def run_batch(spark: SparkSession, source: Source, topology: Topology, sink: str
 
 
 class Results:
-    """The number and sum of all results, or of the newest one of each key."""
+    """The number and sum of results.
+
+    Either all results count, or only the newest one of each key.
+    """
 
     def __init__(self, value: str, *, newest_of: tuple[str, ...] = ()) -> None:
         """Add up the column ``value``. ``newest_of`` are the key's columns."""

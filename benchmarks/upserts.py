@@ -1,4 +1,6 @@
-"""Changes by key from a topic into a Delta table of a million rows.
+"""Changes by key from a topic into a Delta table.
+
+The table has a million rows.
 
 Micro-batches have a fixed number of changes. Our side is ``foreachBatch(upsert(...))``. The peer follows the
 documentation of Delta: ``foreachBatch`` with the latest change of each key and a MERGE. Both sides read the same JSON,

@@ -1,4 +1,6 @@
-"""``python -m benchmarks.compare``: measure an old and a new commit of Millrace in turn, and say which rows fell.
+"""Command that compares an old and a new commit of Millrace.
+
+``python -m benchmarks.compare`` measures both in turn, and reports the rows that fell.
 
 A row fell when the 95 % interval of nine pairs' ratios lies below 0.97 (benchmarks/README.md).
 """

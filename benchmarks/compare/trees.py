@@ -1,4 +1,6 @@
-"""The files of a commit in the benchmarks' cache, and the Python that runs them.
+"""The files of a commit in the benchmarks' cache.
+
+This module also gives the Python that runs them.
 
 Invariant: a commit's folder is complete, because it gets its name after its last file was written.
 """

@@ -15,7 +15,10 @@ _PACKAGES = frozenset(("millrace", "millrace_broker", "millrace_streams", "pyspa
 
 
 class Recorder:
-    """A finder that records where the other finders found modules of the project."""
+    """A finder that records the places of the project's modules.
+
+    The other finders find the modules.
+    """
 
     def __init__(self, file: str) -> None:
         self._file = file

@@ -1,4 +1,6 @@
-"""Nexmark: an auction house's events, and the queries q0 to q22 over them, on two engines.
+"""Nexmark, the events of an auction house with queries.
+
+The queries q0 to q22 run over the events on two engines.
 
 It is in ``benchmarks/`` because it only measures and checks. Programs with topics or topologies do not import it.
 
@@ -10,6 +12,7 @@ It is in ``benchmarks/`` because it only measures and checks. Programs with topi
 
 A benchmark takes a query by its name: ``reference.answer(connection, "q5")`` and ``frames.query("q5", events)``.
 
-The definition is the set of 23 queries and the generator of https://github.com/nexmark/nexmark, which go back to Apache
-Beam's suite and to Tucker, Tufte, Papadimos, Maier: "NEXMark – A Benchmark for Queries over Data Streams".
+The definition is the set of 23 queries and the generator of https://github.com/nexmark/nexmark. Both go back to Apache
+Beam's suite and to a paper by Tucker, Tufte, Papadimos and Maier, "NEXMark – A Benchmark for Queries over Data
+Streams".
 """

@@ -1,8 +1,9 @@
-"""The question of each query, and our choice where the definition is open.
+"""The question of each query, and our choices.
 
-The definition gives each query as a sentence and as Flink's SQL. Where the two differ the SQL counts. For all queries,
-event time is ``dateTime``, and windows are aligned to the epoch. ``AVG`` of integers is the integer below, as in Flink.
-Where equal rows have no order in a ranking, further columns decide, so that engines agree.
+We choose if the definition is open. The definition gives each query as a sentence and as Flink's SQL. If the two
+differ, the SQL counts. For all queries, event time is ``dateTime``, and windows are aligned to the epoch. ``AVG`` of
+integers is the integer below, as in Flink. If equal rows have no order in a ranking, further columns decide, so that
+engines agree.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ TABLES = ("person", "auction", "bid")
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query: its title, the question, the tables it reads, and our choice, if there was one."""
+    """A query with its title and its question.
+
+    A query also has the tables that it reads, and our choice, if there was one.
+    """
 
     title: str
     asks: str

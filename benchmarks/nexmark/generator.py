@@ -135,7 +135,10 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Events by kind, each kind in order, with the schemas ``PERSON``, ``AUCTION`` and ``BID``."""
+    """Events by kind, each kind in order.
+
+    Their schemas are ``PERSON``, ``AUCTION`` and ``BID``.
+    """
 
     person: pa.Table
     auction: pa.Table

@@ -1,4 +1,4 @@
-"""Page of the figures of Nexmark's queries, with a table and a plot."""
+"""The page of Nexmark's figures, with a table and a plot."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ What the queries ask: [README](README.md); that their answers are right: `tests/
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The rows that a query reads, and the rows/s per core in a batch and as a stream."""
+    """The measured figures of a query.
+
+    These are the rows that the query reads, and the rows/s per core in a batch and as a stream.
+    """
 
     name: str
     rows: int

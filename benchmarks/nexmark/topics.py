@@ -1,4 +1,7 @@
-"""Typed topics of the events, one for each kind, with the queries' keys."""
+"""Typed topics of the events, one for each kind.
+
+Their keys are those of the queries.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,4 @@
-"""Installation of the peers: JARs from Maven Central, a Kafka broker, its topics."""
+"""Installation of the peers.
+
+The peers are JARs from Maven Central, a Kafka broker and its topics.
+"""

@@ -1,4 +1,7 @@
-"""A tuned Kafka producer that fills a topic of either broker with the data set."""
+"""A tuned Kafka producer that fills topics with the data set.
+
+The topics are those of either broker.
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,10 @@ _RESOLVE_SECONDS_MAX = 900
 
 @dataclass(frozen=True)
 class JarSet:
-    """One POM, and which of its dependencies are wanted (options of the dependency plugin)."""
+    """One POM with a selection of its dependencies.
+
+    The filters are options of Maven's dependency plugin.
+    """
 
     pom: str
     filters: tuple[str, ...] = ()

@@ -120,7 +120,10 @@ class KafkaCluster(Cluster):
 
 
 class KRaftCluster(KafkaCluster):
-    """Three brokers of Kafka 4 at their defaults, and one node that is only the controller."""
+    """Three brokers of Kafka 4 at their defaults.
+
+    A fourth node is only the controller.
+    """
 
     distribution = jars.KAFKA
 

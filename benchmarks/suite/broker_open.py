@@ -1,4 +1,6 @@
-"""Start of a broker with 2,000 partitions, up to its first acknowledged write.
+"""Start of a broker with 2,000 partitions.
+
+The start ends with the first acknowledged write.
 
 The broker was stopped cleanly. The time begins with the start of its process.
 """

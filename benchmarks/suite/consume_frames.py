@@ -1,4 +1,7 @@
-"""Read 100-byte records to Arrow over TCP, without direct reads, against Kafka's consumer in Java."""
+"""Reads of 100-byte records to Arrow over TCP.
+
+There are no direct reads. The peer is Kafka's consumer in Java.
+"""
 
 from __future__ import annotations
 

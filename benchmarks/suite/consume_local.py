@@ -1,4 +1,7 @@
-"""Read 100-byte records to Arrow from segments on the same machine, against Kafka's consumer."""
+"""Reads of 100-byte records to Arrow from segments on the machine.
+
+The peer is Kafka's consumer.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Micro-batches of 10,000 changes by key into a Delta table of a million rows, equal settings."""
+"""Micro-batches of 10,000 changes by key into a Delta table.
+
+The table has a million rows, and both sides have equal settings.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Micro-batches of 150 changes by key into a Delta table of a million rows, Spark in one process."""
+"""Micro-batches of 150 changes by key into a Delta table.
+
+The table has a million rows. Spark runs in one process.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Micro-batches of 150 changes by key into a Delta table of a million rows, with two executors at Spark's defaults."""
+"""Micro-batches of 150 changes by key, with two executors.
+
+The changes go into a Delta table of a million rows. The executors are at Spark's defaults.
+"""
 
 from __future__ import annotations
 

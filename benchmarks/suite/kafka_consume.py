@@ -1,4 +1,7 @@
-"""Read row batches, as a Kafka producer sent them, with Kafka's consumer in Java from either broker."""
+"""Reads of row batches from either broker with Kafka's consumer.
+
+The batches are stored as a Kafka producer sent them. The consumer is the one in Java.
+"""
 
 from __future__ import annotations
 

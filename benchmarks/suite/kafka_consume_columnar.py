@@ -1,4 +1,7 @@
-"""Read columnar batches, which the broker converts to rows, with Kafka's consumer in Java."""
+"""Reads of columnar batches with Kafka's consumer in Java.
+
+The broker converts the batches to rows.
+"""
 
 from __future__ import annotations
 

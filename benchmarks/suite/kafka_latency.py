@@ -1,4 +1,7 @@
-"""Median of the round trip of a single record by Kafka's clients in Java, through either broker."""
+"""Median round trip of a single record through either broker.
+
+The clients are Kafka's in Java.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Write 100-byte records with Kafka's ProducerPerformance in Java, in large compressed batches, to either broker."""
+"""Writes of 100-byte records in large compressed batches to either broker.
+
+The producer is Kafka's ProducerPerformance in Java.
+"""
 
 from __future__ import annotations
 

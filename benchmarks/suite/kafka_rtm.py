@@ -1,4 +1,7 @@
-"""Median latency of a stateless query in Spark's real-time mode, from Kafka's clients to Kafka's clients."""
+"""Median latency of a stateless query in Spark's real-time mode.
+
+The latency is measured from Kafka's clients to Kafka's clients.
+"""
 
 from __future__ import annotations
 

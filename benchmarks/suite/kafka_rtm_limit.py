@@ -1,4 +1,4 @@
-"""The same round trips as in ``kafka_rtm``, with a limit for our side."""
+"""The round trips of ``kafka_rtm``, with a limit for our side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Read a topic that a Kafka producer filled in a Spark batch: our source from millrace, Spark's from Kafka."""
+"""Read of a topic from a Kafka producer in a Spark batch.
+
+Our source reads from millrace, and Spark's source reads from Kafka.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Aggregate two columns of a typed topic that a Kafka producer filled with JSON, beside JSON in Kafka."""
+"""Aggregates of two columns of a typed topic, beside JSON in Kafka.
+
+A Kafka producer filled the typed topic with JSON.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Appends of 1 MiB batches to one partition, beside dd past the page cache.
+"""Appends of 1 MiB batches to one partition.
+
+The peer is dd past the page cache.
 
 This is the disk's maximum here. ``log_append`` has dd through the page cache. There the kernel, and not the disk, slows
 dd down when there are many dirty pages.

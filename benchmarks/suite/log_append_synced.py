@@ -1,4 +1,7 @@
-"""Appends of 1 MiB batches with a sync each, beside dd with ``oflag=dsync``."""
+"""Appends of 1 MiB batches with a sync each.
+
+The peer is dd with ``oflag=dsync``.
+"""
 
 from __future__ import annotations
 

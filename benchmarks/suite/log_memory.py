@@ -57,7 +57,10 @@ def _end_of(records: bytes) -> int:
 
 
 class _Figures:
-    """The latest run's figures, for the side that only reads the first one."""
+    """The latest run's figures, shared by both sides.
+
+    The second side only reads the figures of the first one.
+    """
 
     latest: dict[str, float]
 

@@ -1,4 +1,7 @@
-"""Write 100-byte records one call each: ``Producer.send`` against confluent-kafka, whose producer is written in C."""
+"""Writes of 100-byte records, one call each.
+
+Our side is ``Producer.send``. The peer is confluent-kafka, whose producer is written in C.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Write 100-byte records one call each: ``Producer.send`` against kafka-python, which is Python as well."""
+"""Writes of 100-byte records, one call each, against kafka-python.
+
+Our side is ``Producer.send``. Kafka-python is Python as well.
+"""
 
 from __future__ import annotations
 

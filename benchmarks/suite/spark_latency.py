@@ -1,4 +1,7 @@
-"""Median of the time from producing a record to its row in foreachBatch, equal settings."""
+"""Median time from producing a record to its row in foreachBatch.
+
+Both sides have equal settings.
+"""
 
 from __future__ import annotations
 

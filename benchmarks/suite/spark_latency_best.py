@@ -1,4 +1,7 @@
-"""Median of the time from producing a record to its row in foreachBatch, each side at its best."""
+"""Median time from producing a record to its row in foreachBatch.
+
+Each side is at its best.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""99th percentile of the time from producing a record to its row in foreachBatch, each side at its best."""
+"""99th percentile of the time to a row in foreachBatch.
+
+The time begins when the record is produced. Each side is at its best.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""99th percentile of the time from producing a record to its row in foreachBatch, equal settings."""
+"""99th percentile of the time to a row in foreachBatch.
+
+The time begins when the record is produced. Both sides have equal settings.
+"""
 
 from __future__ import annotations
 

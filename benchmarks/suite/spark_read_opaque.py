@@ -1,4 +1,7 @@
-"""Read a topic of opaque 100-byte values in a Spark batch and sum their lengths."""
+"""Read of a topic of opaque 100-byte values in a Spark batch.
+
+The batch sums the lengths of the values.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Read of a topic of opaque 100-byte values in a Spark batch, with all seven columns."""
+"""Read of opaque 100-byte values in a Spark batch.
+
+The batch reads all seven columns.
+"""
 
 from __future__ import annotations
 

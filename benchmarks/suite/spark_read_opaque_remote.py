@@ -1,4 +1,7 @@
-"""The same read as ``spark_read_opaque`` over the network: no task maps a segment file."""
+"""The read of ``spark_read_opaque`` over the network.
+
+No task maps a segment file.
+"""
 
 from __future__ import annotations
 

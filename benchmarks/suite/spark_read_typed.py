@@ -1,4 +1,7 @@
-"""Aggregate two of a record's five columns in a Spark batch: a typed topic against JSON in Kafka."""
+"""Aggregates of two of a record's five columns in Spark batches.
+
+Our side is a typed topic, and the peer is JSON in Kafka.
+"""
 
 from __future__ import annotations
 

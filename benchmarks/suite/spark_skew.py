@@ -1,4 +1,7 @@
-"""The same read as ``spark_read_opaque`` of a topic with nine tenths in one partition."""
+"""The read of ``spark_read_opaque`` with skewed partitions.
+
+One partition of the topic has nine tenths of the records.
+"""
 
 from __future__ import annotations
 

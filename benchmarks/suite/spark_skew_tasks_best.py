@@ -1,4 +1,7 @@
-"""Balance of the tasks of ``spark_skew_best``, beside Spark's Kafka source that splits partitions."""
+"""Balance of the tasks of ``spark_skew_best``.
+
+The peer is Spark's Kafka source, which splits partitions.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Read one hundredth of a long topic by time, each side with its timestamp options."""
+"""Read of one hundredth of a long topic by time.
+
+Each side uses its timestamp options.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The same read as ``spark_time_range``, beside Spark's Kafka source with larger fetches and polls."""
+"""The read of ``spark_time_range`` beside a tuned Kafka source.
+
+Spark's Kafka source has larger fetches and polls.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Read of one hundredth of a long topic by a filter on the time.
+"""Read of a hundredth of a topic by a time filter.
+
+The topic is long.
 
 Only the filter excludes records.
 """

@@ -1,4 +1,4 @@
-"""Join of each record with the row of its key in a table."""
+"""Join of each record with the table row of its key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Join of each record with a table's row, beside Kafka Streams at its best."""
+"""Join of each record with a table's row.
+
+The peer is Kafka Streams at its best.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Median time of a topology's micro-batch at a hundred records a second, with four partitions."""
+"""Median time of a topology's micro-batch with four partitions.
+
+A hundred records arrive in a second.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Windowed count by another key than the topic's, each side at its best."""
+"""Windowed count by another key than the topic's.
+
+Each side is at its best.
+"""
 
 from __future__ import annotations
 

@@ -142,7 +142,10 @@ def _largest_worker_mb() -> float:
 
 
 class _Latest:
-    """The latest run's figures, for the side that only reads the first one."""
+    """The latest run's figures, shared by both sides.
+
+    The second side only reads the figures of the first one.
+    """
 
     figures: Figures
 

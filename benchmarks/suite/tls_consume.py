@@ -1,4 +1,7 @@
-"""Share of the throughput of consumers that TLS leaves, beside the share that it leaves to Kafka's."""
+"""Share of the throughput of consumers that TLS leaves.
+
+The peer is the share that TLS leaves to Kafka's consumers.
+"""
 
 from __future__ import annotations
 

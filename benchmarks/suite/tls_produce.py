@@ -1,4 +1,7 @@
-"""Share of the throughput of producers that TLS leaves, beside the share that it leaves to Kafka's."""
+"""Share of the throughput of producers that TLS leaves.
+
+The peer is the share that TLS leaves to Kafka's producers.
+"""
 
 from __future__ import annotations
 

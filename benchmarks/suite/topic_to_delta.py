@@ -1,4 +1,7 @@
-"""Stream a topic's fields into a Delta table with Trigger.AvailableNow: a typed topic against JSON in Kafka."""
+"""Stream of a topic's fields into a Delta table with Trigger.AvailableNow.
+
+Our side is a typed topic, and the peer is JSON in Kafka.
+"""
 
 from __future__ import annotations
 

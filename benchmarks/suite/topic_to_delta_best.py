@@ -1,4 +1,7 @@
-"""The same as ``topic_to_delta``, each side at its best: Avro, larger fetches, checkpoints by plain renames."""
+"""The stream of ``topic_to_delta``, each side at its best.
+
+The sides use Avro, larger fetches, and checkpoints by plain renames.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Stream an opaque topic as it is into a Delta table with Trigger.AvailableNow."""
+"""Stream of an opaque topic into a Delta table with Trigger.AvailableNow.
+
+The values are written as they are.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The same as ``topic_to_delta_opaque`` with Spark's own Delta sink on both sides: the same Parquet writer twice."""
+"""The stream of ``topic_to_delta_opaque`` with Spark's Delta sink.
+
+Both sides use Spark's own sink, and therefore the same Parquet writer.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The same as ``topic_to_delta`` over the network: no task maps a segment file."""
+"""The stream of ``topic_to_delta`` over the network.
+
+No task maps a segment file.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Stream an opaque topic into another with Trigger.AvailableNow: exactly once against Kafka's at least once."""
+"""Stream of an opaque topic into another with Trigger.AvailableNow.
+
+Our side delivers exactly once, and Kafka's side at least once.
+"""
 
 from __future__ import annotations
 
