@@ -1,4 +1,6 @@
-"""Fixtures and settings of all tests: real brokers, dials, tiers and random seeds.
+"""Fixtures and settings of all tests.
+
+The fixtures are real brokers. The settings are dials, tiers and random seeds.
 
 A test that kills or generates takes its number of rounds from a *dial*, an environment variable of ``DIALS``.
 ``@pytest.mark.dial("LOG_KILL_ROUNDS", seconds=2)`` gives the fixture ``rounds``. The test's time limit grows by so many

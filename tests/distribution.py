@@ -1,4 +1,6 @@
-"""Distribution of test files to the processes of ``make test``, which ends also if a process dies.
+"""Distribution of test files to the processes of ``make test``.
+
+With this distribution a run also ends if a process dies.
 
 If a process dies, pytest-xdist 3.8 gives all of its files to the others, also those whose tests have all ended. A
 process that gets a file without tests waits for ever for its next test.
@@ -17,7 +19,10 @@ if TYPE_CHECKING:
 
 
 class FileScheduling(LoadFileScheduling):
-    """As in pytest-xdist, but the others get only those files of a dead process that have tests left."""
+    """The scheduling of pytest-xdist without the ended files of a dead process.
+
+    The other processes get only those files of the dead process that have tests left.
+    """
 
     def remove_node(self, node: WorkerController) -> str | None:
         """Distribute the files of a process that has ended. Return the test that it died in, if it died."""

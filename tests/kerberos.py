@@ -1,4 +1,7 @@
-"""A Kerberos realm for tests: a KDC of MIT Kerberos on loopback, with keytabs of its principals."""
+"""A Kerberos realm for tests.
+
+The realm is a KDC of MIT Kerberos on loopback, with keytabs of its principals.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _PATHS = f"{os.environ.get('PATH', '')}{os.pathsep}/usr/sbin"
 
 
 def is_installed() -> bool:
-    """Whether this machine has a KDC and the package gssapi."""
+    """Return whether this machine has a KDC and the package gssapi."""
     try:
         import gssapi  # noqa: F401
     except ImportError:

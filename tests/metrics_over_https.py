@@ -1,4 +1,4 @@
-"""Client of metrics over HTTPS, which a broker and a driver of Spark serve."""
+"""Client of metrics over HTTPS, for brokers and drivers of Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""An OpenID provider for tests: keys that rotate, and tokens for clients, over HTTP on loopback."""
+"""An OpenID provider for tests, over HTTP on loopback.
+
+The provider rotates its keys, and issues tokens for clients.
+"""
 
 from __future__ import annotations
 

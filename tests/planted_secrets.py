@@ -1,4 +1,6 @@
-"""Secrets of tests that are recognizable, and a plugin that fails a run which shows one of them.
+"""Recognizable secrets for tests, and a plugin that finds them.
+
+The plugin fails a run that shows one of them.
 
 A test takes its passwords from :func:`planted`. Each of them has a marker, which each run draws anew. The plugin also
 knows the private keys and the passwords in files that the run wrote. It looks for all of them

@@ -1,14 +1,14 @@
 """Soak: the random suites with larger dials, whose results are in ``docs/soak.md``.
 
-  make soak                      about four hours on 2 cores
-  make soak HOURS=0.5            dials in proportion, each suite at least as in `make test`
-  make soak ONLY="log fuzz"      some suites
-  make soak RESTART=1            from the beginning
+    make soak                      about four hours on 2 cores
+    make soak HOURS=0.5            dials in proportion, each suite at least as in `make test`
+    make soak ONLY="log fuzz"      some suites
+    make soak RESTART=1            from the beginning
 
 The soak has no tests of its own. Its suites are the tests of ``make test``, with the dials that ``tests/conftest.py``
 documents. A suite runs in portions, each with other random examples. The result of a portion is added to
-``build/soak.json``, so that an interrupted soak resumes with the next portion on the same commit of the code. On
-another one, or with files that differ from it, the soak starts again. A failed suite is recorded as failed, and the
+``build/soak.json``. On the same commit of the code, an interrupted soak resumes with the next portion. On another
+commit, or with files that differ from it, the soak starts again. A failed suite is recorded as failed, and the
 exit code is 1.
 """
 
@@ -268,7 +268,10 @@ class Outcome:
 
 
 class Progress:
-    """The results of the suites on one commit, in a file that outlives the process."""
+    """The results of the suites on one commit.
+
+    The results are in a file that outlives the process.
+    """
 
     def __init__(self, path: Path, commit: str, *, restart: bool) -> None:
         self._path = path

@@ -1,8 +1,8 @@
 """``make compat``, or ``python -m tests.compat``: other makers' suites against millrace and against Kafka.
 
-  make compat                             all suites; writes the ledgers and docs/kafka-suites.md
-  make compat ONLY=librdkafka             one suite
-  make compat ONLY=tools AGAINST=millrace TESTS=console     tests of a suite, against one broker
+    make compat                             all suites; writes the ledgers and docs/kafka-suites.md
+    make compat ONLY=librdkafka             one suite
+    make compat ONLY=tools AGAINST=millrace TESTS=console     tests of a suite, against one broker
 
 Suites:
 

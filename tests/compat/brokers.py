@@ -1,4 +1,6 @@
-"""The two brokers of a comparison: millrace, and Kafka with one KRaft node. Both have the options of ``OPTIONS``.
+"""The two brokers of a comparison, millrace and Kafka.
+
+Kafka has one KRaft node. Both brokers have the options of ``OPTIONS``.
 
 A broker has three listeners: without security, with SASL, and with TLS. Its users are those
 of ``security``.

@@ -1,4 +1,6 @@
-"""Suite ``clients``: the programs of ``docs/kafka-clients.md``, each section of the page as it stands.
+"""Suite ``clients``, the programs of ``docs/kafka-clients.md``.
+
+The suite runs each section of the page as it stands.
 
 A section has files (blocks with a title) and a script: its block of shell commands, or its program in Python.
 """
@@ -43,7 +45,7 @@ class Case:
 
     @property
     def is_python(self) -> bool:
-        """Whether the section is a program in Python for the packages of the tests."""
+        """True if the section is a program in Python for the packages of the tests."""
         return bool(self.python)
 
 

@@ -1,4 +1,7 @@
-"""Tests of other makers that Kafka passes and millrace does not, with the reason for each."""
+"""Tests of other makers that only Kafka passes, with the reasons.
+
+Each entry says why millrace does not pass the test.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Suite ``franz_go``: the tests of franz-go's client that need a broker, from its Go module."""
+"""Suite ``franz_go``, the broker tests of franz-go's client.
+
+The suite has those tests of the client's Go module that need a broker.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the suites need, from package registries by their ordinary clients.
+"""Installation of the suites by the ordinary clients of package registries.
 
 Everything is kept below ``$MILLRACE_CACHE/compat`` (``~/.cache/millrace/compat``). A folder has the file ``.ready``
 when its installation came to its end.
@@ -100,7 +100,7 @@ def run(command: Sequence[str | Path], cwd: Path | None = None, **environment: s
 
 
 def made_once(name: str, make: Callable[[Path], None]) -> Path:
-    """Return the folder that ``make`` fills. What an interrupted run left is removed first."""
+    """Return the folder that ``make`` fills, after the removal of an interrupted installation."""
     folder = cache(name)
     if not (folder / ".ready").exists():
         print(f"installing {name}", flush=True)

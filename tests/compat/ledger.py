@@ -1,4 +1,6 @@
-"""Results of suites: the ledgers of both brokers, and what Kafka passes and millrace does not.
+"""The results of the suites with both brokers, as ledgers.
+
+This module also finds the tests that Kafka passes and millrace does not.
 
 A ledger is ``ledgers/<suite>.tsv``: a test, its result with Kafka, its result with millrace, and the reason if it did
 not pass with millrace.
@@ -26,7 +28,10 @@ _OF_ONE_RUN = (
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A result of a test: ``pass``, ``fail``, ``skip``, or ``-`` if it did not run. A reason unless it passed."""
+    """The result of a test, with a reason unless the test passed.
+
+    The result is ``pass``, ``fail``, ``skip``, or ``-`` for a test that did not run.
+    """
 
     state: str
     reason: str = ""
@@ -46,7 +51,7 @@ class Row:
 
     @property
     def is_short(self) -> bool:
-        """Whether Kafka passes the test and millrace does not."""
+        """True if Kafka passes the test and millrace does not."""
         return self.kafka.state == "pass" and self.millrace.state != "pass"
 
 

@@ -1,4 +1,6 @@
-"""Suite ``librdkafka``: the tests of librdkafka that need a broker, in its quick mode.
+"""Suite ``librdkafka``, the broker tests of librdkafka.
+
+The suite has the tests that need a broker, in librdkafka's quick mode.
 
 The source with the tests is part of an npm package. Tests with librdkafka's mock broker are left out, because no other
 broker takes part in them.
@@ -37,7 +39,10 @@ _DEBIAN = (
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A client's way to the broker: its properties, and variables of the tests that need some."""
+    """The configuration of a client.
+
+    Some tests also need environment variables, which are the ``variables``.
+    """
 
     properties: Mapping[str, str]
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -107,7 +112,11 @@ def _tls(listeners: Listeners) -> Iterator[Client]:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A way to run the tests: librdkafka's scenario, the protocol of groups, security, and the numbers, or all."""
+    """One configuration of librdkafka's tests.
+
+    A variant has a scenario of librdkafka, a group protocol, security, and the numbers of its tests. Without numbers,
+    all tests run.
+    """
 
     name: str
     scenario: str = "default"

@@ -1,4 +1,7 @@
-"""The page ``docs/kafka-suites.md``: counts of each suite, and the tests that only Kafka passes, from the ledgers."""
+"""The page ``docs/kafka-suites.md``, made from the ledgers.
+
+The page has the counts of each suite, and lists the tests that only Kafka passes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Security of the comparison's brokers: users, certificates, and tokens of an OpenID provider."""
+"""Users, certificates and OpenID tokens of the comparison's brokers."""
 
 from __future__ import annotations
 

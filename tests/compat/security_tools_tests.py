@@ -1,4 +1,6 @@
-"""Tests of Kafka's tools with each SASL mechanism, and with TLS and a client's certificate, unmodified.
+"""Tests of Kafka's unmodified tools with SASL and TLS.
+
+The tests use each SASL mechanism, and TLS with a client's certificate.
 
 The name of the file keeps pytest from collecting it with the tests of millrace. ``tools`` runs it.
 """

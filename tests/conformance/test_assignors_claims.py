@@ -5,8 +5,8 @@ partitions that others own. Members have names of one letter, so that Java's has
 assignments are equal except those nine in the list, which are of one kind. In these Kafka returns a partition to a
 former owner that no longer subscribes to its topic, and the partition then has no reader.
 
-If two members of an old generation claim a partition of a newer generation's member, Kafka's result depends on the
-order of its hash map of members. ``orders.json`` has such cases with Kafka's results for two orders. Our result is
+Two members of an old generation may claim a partition of a newer generation's member. Kafka's result then depends on
+the order of its hash map of members. ``orders.json`` has such cases with Kafka's results for two orders. Our result is
 Kafka's for the order of generations, newest first, so it is one that Kafka may give as well.
 """
 

@@ -54,7 +54,10 @@ KEYS = TopicKeys(schema_of=opaque, key_columns=(), encode=lambda batch, columns:
 
 
 class OracleView(PartitionView):
-    """A partition with the producers and the end of the last transaction that the case names."""
+    """A partition view with the producers that the case names.
+
+    The case also names the end of the last transaction.
+    """
 
     __slots__ = ("active_producers",)
 
@@ -66,7 +69,10 @@ class OracleView(PartitionView):
 
 @dataclass
 class BareSegment:
-    """A segment of a directory without indexes, which these cases do not use."""
+    """A segment of a directory without indexes.
+
+    These cases do not use indexes.
+    """
 
     path: Path
 

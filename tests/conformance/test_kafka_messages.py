@@ -1,4 +1,7 @@
-"""Tests of Kafka's messages against ``kio``: each common message and version, both ways."""
+"""Tests of Kafka's messages against ``kio``.
+
+Each side reads the bytes that the other one wrote, for each message and version that both know.
+"""
 
 from __future__ import annotations
 

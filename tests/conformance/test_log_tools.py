@@ -1,4 +1,4 @@
-"""Tests of the log tools on Kafka's own directories: dump, verify and convert.
+"""Tests of dump, verify and convert on Kafka's own log directories.
 
 The dump is that of Kafka's tool. Cases come from the directory in ``ORACLES`` (by default those beside this suite).
 """

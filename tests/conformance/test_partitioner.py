@@ -1,4 +1,7 @@
-"""Tests of partitioners: keys as in Kafka's producer, groups as in Kafka's coordinators."""
+"""Tests of partitions by key and by group against Kafka's.
+
+Kafka's producer chooses partitions by key. Kafka's coordinators choose the partition of a group.
+"""
 
 import base64
 import json

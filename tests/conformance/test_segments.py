@@ -1,4 +1,6 @@
-"""Tests of Kafka's own partition directories: opened, looked up and recovered as in Kafka.
+"""Tests of partition directories that Kafka wrote.
+
+Opening, look-ups and recovery must give the same results as in Kafka.
 
 Cases come from the directory in ``ORACLES`` (by default those beside this suite). Two differences are intended:
 

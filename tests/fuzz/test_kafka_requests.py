@@ -1,4 +1,7 @@
-"""Fuzz tests of requests of Kafka's hot calls, and of those before authentication: heads, headers and messages."""
+"""Fuzz tests of Kafka requests.
+
+The tests change headers and messages of the hot calls, and of the calls that are accepted before authentication.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Checks of every history: the anomalies of Jepsen's Kafka workload, and of processing.
+"""Checks of every history.
+
+The checker finds the anomalies of Jepsen's Kafka workload, and anomalies of processing.
 
 Source: Jepsen's analyses of Redpanda 21.10 and Bufstream 0.1, whose Kafka workload these checks follow. The reference
 is the final log (``final``): everything committed in all partitions, in the order of offsets.

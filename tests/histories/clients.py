@@ -2,11 +2,11 @@
 
 Usage: ``python -m tests.histories.clients ROLE ...``. The roles are:
 
-``writer``       sends records and waits for their offsets
-``transactor``   sends records in transactions, of which it aborts some
-``reader``       a group member that reads committed records and commits its offsets
-``transformer``  a group member that makes an output of each input, in transactions with its offsets
-``monitor``      requests the committed offsets of the groups
+* ``writer`` sends records and waits for their offsets
+* ``transactor`` sends records in transactions, of which it aborts some
+* ``reader`` is a group member that reads committed records and commits its offsets
+* ``transformer`` is a group member that makes an output of each input, in transactions with its offsets
+* ``monitor`` requests the committed offsets of the groups
 
 A client ends on SIGTERM, or when an error says that it cannot continue. Then another client takes its place.
 """
@@ -36,7 +36,10 @@ _CANNOT_GO_ON = 3
 
 
 class Client:
-    """Common parts of all roles: the broker's address, the history's file, and the signal to stop."""
+    """Common parts of all roles.
+
+    These are the broker's address, the history's file, and the signal to stop.
+    """
 
     def __init__(self, bootstrap_servers: str, record: Path, slot: str, topics: Sequence[str]) -> None:
         self.bootstrap_servers = bootstrap_servers

@@ -1,8 +1,8 @@
-"""The actions and results of clients as they recorded them: the checker's input.
+"""The actions and results of clients as the clients recorded them.
 
-A client appends a line of JSON to its own file before and after each action, so that the actions of a killed client are
-known too. Times are nanoseconds of the monotonic clock, which all processes of a host share. One client writes each
-value once, so a value identifies the send that wrote it.
+The history is the input of the checker. A client appends a line of JSON to its own file before and after each action.
+So the actions of a killed client are known too. Times are nanoseconds of the monotonic clock, which all processes of a
+host share. One client writes each value once, so a value identifies the send that wrote it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Sends that belong together, in order: those of a transaction, or those between two flushes."""
+    """An ordered group of sends.
+
+    The sends are those of one transaction, or those between two flushes.
+    """
 
     process: str
     number: int
@@ -81,7 +84,10 @@ class Commits:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All actions of clients, with each client's writes and polls in its order."""
+    """All actions of clients.
+
+    Writes and polls of each client are in the order in which the client made them.
+    """
 
     writes: tuple[Write, ...] = ()
     polls: tuple[Poll, ...] = ()

@@ -1,4 +1,6 @@
-"""Clients of a history that are Kafka's own tools for system tests, with Kafka's Java client.
+"""Clients of a history that are Kafka's own system test tools.
+
+The tools use Kafka's Java client.
 
 ``VerifiableProducer`` sends numbered values. ``TransactionalMessageCopier`` copies a topic to another in transactions,
 of which it aborts some. ``VerifiableConsumer`` reads as a group member and commits. Each prints its actions as JSON, a

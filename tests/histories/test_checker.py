@@ -1,4 +1,7 @@
-"""Tests of the checker: it finds each anomaly, and none in a correct history."""
+"""Tests of the checker with incorrect and correct histories.
+
+The checker must find each anomaly, and none in a correct history.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Test of clients and a broker killed with SIGKILL: the histories show no anomaly.
+"""Test of clients and a broker that are killed with SIGKILL.
+
+The histories must show no anomaly.
 
 A failed run prints its seed and keeps the records of its clients. ``HISTORY_SEED`` repeats the choice of victims.
 """

@@ -1,4 +1,6 @@
-"""Test of three real brokers under faults, with Kafka's own tools as clients.
+"""Test of three real brokers under faults.
+
+The clients are Kafka's own tools.
 
 A ``VerifiableProducer`` fills a topic, a ``TransactionalMessageCopier`` copies it exactly once, and a
 ``VerifiableConsumer`` of each group protocol reads the copy. Nothing is lost, duplicated or reordered. The faults and

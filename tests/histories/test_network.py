@@ -1,4 +1,7 @@
-"""Tests of cut links: they hold data in the cut direction, and deliver it after the repair."""
+"""Tests of cut links.
+
+A link holds data in the cut direction, and delivers them after the repair.
+"""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Working(Protocol):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process has ended by itself."""
+        """True if the process has ended by itself."""
         ...
 
     def start(self) -> None:

@@ -1,4 +1,7 @@
-"""Broker with an authorizer, whose handlers are called with chosen principals, and the ACLs of the access matrix."""
+"""A broker with an authorizer and the ACLs of the access matrix.
+
+The tests call its handlers with principals of their choice.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,10 @@ HOST = "10.0.0.1"
 
 
 class Secured:
-    """A broker with an authorizer, whose handlers are called as a listener calls them."""
+    """A broker with an authorizer for direct calls of its handlers.
+
+    The handlers are called as a listener calls them.
+    """
 
     def __init__(self, broker: EmbeddedBroker) -> None:
         self.broker = broker.server.broker

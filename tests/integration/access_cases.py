@@ -1,4 +1,4 @@
-"""Calls of millrace with the ACLs that they need, for the access matrix.
+"""Calls of millrace with their needed ACLs, for the access matrix.
 
 The needs are what Kafka documents ("Operations and Resources on Protocols"), and for calls that Kafka does not have,
 what the how-to page says. They are written down here a second time, independent of the broker's table.
@@ -52,7 +52,10 @@ def transactional_id(operation: AclOperation, name: str = "external") -> Need:
 
 @dataclass(frozen=True)
 class Case:
-    """A call with the ways in which it may be allowed: each way is a set of needs."""
+    """A call with the ways in which ACLs may allow it.
+
+    Each way is a set of needs.
+    """
 
     call: str
     request: Any

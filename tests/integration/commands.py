@@ -1,4 +1,6 @@
-"""The ``millrace`` command in the process of the tests: exit code and output.
+"""The ``millrace`` command in the process of the tests.
+
+A run gives its exit code and its output.
 
 A process of its own takes 0.9 s of CPU time for each command, nearly all of it for imports. A test starts one only if
 it is about the process itself: its imports, its signals, or output that is read while it runs.

@@ -30,7 +30,10 @@ QUICK = {
 
 
 class Group:
-    """A topic and the consumers of one group, all polled from the test's thread."""
+    """A topic and the consumers of one group.
+
+    The test's thread polls all of them.
+    """
 
     def __init__(self, broker: EmbeddedBroker, name: str) -> None:
         self.broker = broker

@@ -29,7 +29,7 @@ NOT_YET = (14, 15, 16)
 
 
 class Member:
-    """A member of a share group with one partition, by the calls of Kafka."""
+    """A share group member that uses Kafka's calls, with one partition."""
 
     def __init__(self, wire: KafkaWire, group: str, topic: str) -> None:
         self.wire, self.group, self.topic = wire, group, topic

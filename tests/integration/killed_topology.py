@@ -1,4 +1,7 @@
-"""The kill test's topology: a stateful join and an aggregate, each behind a repartition."""
+"""The topology of the kill test.
+
+A stateful join and an aggregate each follow a repartition.
+"""
 
 from millrace_streams import StreamsBuilder, Topology
 

@@ -22,7 +22,10 @@ COMMIT = 1
 
 
 class Batch(NamedTuple):
-    """A record batch: its offsets, attributes, producer, and bytes from the header on."""
+    """A record batch.
+
+    A batch has offsets, attributes, a producer, and its bytes from the header on.
+    """
 
     first: int
     last: int

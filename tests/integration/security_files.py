@@ -16,7 +16,10 @@ RELOAD_MS = 100
 
 
 class SecurityFiles:
-    """A security directory for brokers on this machine, and the options that brokers and clients take from it."""
+    """A security directory for brokers on this machine.
+
+    The directory gives the security options of brokers and clients.
+    """
 
     def __init__(self, path: Path, brokers: int = 1) -> None:
         self.directory = SecurityDirectory.at(path)

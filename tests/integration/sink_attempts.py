@@ -1,7 +1,10 @@
-"""A write whose attempts go wrong, run by ``test_spark_cluster``: ``sink_attempts.py BROKER DIRECTORY TOPIC``.
+"""A write whose attempts go wrong, run by ``test_spark_cluster``.
+
+Usage: ``sink_attempts.py BROKER DIRECTORY TOPIC``.
 
 The job prints the numbers that it writes. Each mishap leaves a file ``attempt-<what>`` in the directory. Spark starts a
-speculative copy only on a host that has run no attempt of the task, so the cluster needs two executors on two hosts.
+speculative copy only on a host that has run no attempt of the task. The cluster therefore needs two executors on two
+hosts.
 """
 
 import os

@@ -1,4 +1,6 @@
-"""Access matrix: every call of millrace, with each kind of identity and ACL.
+"""Access matrix of every millrace call.
+
+Each call is made with each kind of identity and ACL.
 
 The handlers are called with contexts of chosen principals, as listeners call them. Each call that has a handler must be
 in ``CASES``, and is tried with all kinds of ACLs. ``test_kafka_access_matrix`` does the same for Kafka's calls.

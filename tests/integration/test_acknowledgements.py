@@ -1,4 +1,7 @@
-"""Tests of acknowledgements and the ISR on real brokers: what acks=all waits for, and how long."""
+"""Tests of acknowledgements and the ISR on real brokers.
+
+The tests show which replicas acks=all waits for, and how long.
+"""
 
 from __future__ import annotations
 

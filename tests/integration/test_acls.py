@@ -1,4 +1,6 @@
-"""Tests of ACLs with real clients: of millrace, of Kafka, the command line, and brokers of a cluster.
+"""Tests of ACLs with real clients.
+
+The clients are those of millrace and of Kafka, the command line, and brokers of a cluster.
 
 No listener of these brokers authenticates, so every client is ``User:ANONYMOUS``.
 """

@@ -1,4 +1,7 @@
-"""Tests of the adaptive partitioner (KIP-794): records without a key go to short queues."""
+"""Tests of the adaptive partitioner (KIP-794).
+
+Records without a key go to partitions with short queues.
+"""
 
 from __future__ import annotations
 

@@ -52,7 +52,9 @@ def flights() -> list[Part]:
 
 @dataclass(frozen=True)
 class Application:
-    """A job's input in two parts, its key columns and its numbers of partitions.
+    """A job's input in two parts.
+
+    An application also has its key columns and its numbers of partitions.
 
     There are several partitions only if no result depends on stream time, because each partition has its own.
     """

@@ -36,7 +36,7 @@ def produce(servers, topic, count, *, abort=False):
 
 
 class Case:
-    """A table and the checkpoint of its query, in directories of their own."""
+    """A table and its query's checkpoint, each in its own directory."""
 
     def __init__(self, servers, topic, table, checkpoint):
         self.servers, self.topic, self.table, self.checkpoint = servers, topic, table, checkpoint

@@ -1,4 +1,7 @@
-"""Tests of the audit's topic reader: gaps of every kind, lost ends and other topics."""
+"""Tests of the audit's topic reader.
+
+The tests cover gaps of every kind, lost ends and other topics.
+"""
 
 import uuid
 

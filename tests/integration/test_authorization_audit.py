@@ -1,4 +1,7 @@
-"""Tests of the audit of decisions: clients of Kafka and of millrace, its own readers, outages, and clusters."""
+"""Tests of the audit of authorization decisions.
+
+The tests cover clients of Kafka and of millrace, readers of the audit topic itself, outages, and clusters.
+"""
 
 from __future__ import annotations
 

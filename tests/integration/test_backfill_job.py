@@ -1,4 +1,6 @@
-"""Tests of ``jobs/backfill.py`` run as users run it: its progress and its stop.
+"""Tests of progress and stop of ``jobs/backfill.py``.
+
+The tests run the job as users run it.
 
 A stop leaves the table unchanged.
 """

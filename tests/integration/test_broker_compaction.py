@@ -1,4 +1,7 @@
-"""Tests of compacted topics on a real broker: accepted records, and the cleaned log."""
+"""Tests of compacted topics on a real broker.
+
+The tests check the accepted records and the cleaned log.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of the broker's frame port: answers, refusals and protection against misbehaving clients."""
+"""Tests of the broker's frame port.
+
+The tests cover answers, refusals, and protection against misbehaving clients.
+"""
 
 from __future__ import annotations
 

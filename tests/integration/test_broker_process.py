@@ -1,4 +1,7 @@
-"""Tests of the broker as a process: command, start, end and kill -9."""
+"""Tests of the broker as a process.
+
+The tests cover its command, its start, its end and kill -9.
+"""
 
 from __future__ import annotations
 

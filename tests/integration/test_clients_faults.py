@@ -1,4 +1,7 @@
-"""Tests of broken connections and broker restarts: no loss, no duplicate, no reordering."""
+"""Tests of broken connections and broker restarts.
+
+Clients lose, duplicate and reorder no records.
+"""
 
 import asyncio
 import contextlib

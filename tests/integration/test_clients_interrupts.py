@@ -1,4 +1,7 @@
-"""Tests of Ctrl-C in calls of clients: the client stays usable, and no record is lost."""
+"""Tests of Ctrl-C in calls of clients.
+
+The client stays usable, and no record is lost.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of producers that commit together, on a real broker: reserved ids and fencing."""
+"""Tests of producers that commit together, on a real broker.
+
+The tests cover reserved ids and fencing.
+"""
 
 import threading
 import time

@@ -1,4 +1,7 @@
-"""Tests of polls in which an error occurs between records: no record is lost, and the error is raised."""
+"""Tests of polls in which an error occurs between records.
+
+No record is lost, and the error is raised.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of offset look-ups while a leader cannot answer yet: calls retry, and polls read the other partitions."""
+"""Tests of offset look-ups while a leader cannot answer yet.
+
+Calls retry, and polls read the other partitions.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ from .waiting import STALL_S, Stall
 
 
 class Refusals:
-    """Errors of a broker or client for the second partition of a topic, until ``is_over``."""
+    """Errors for the second partition of a topic, until ``is_over``.
+
+    The broker raises them, or the client.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._patch = monkeypatch

@@ -226,7 +226,10 @@ def test_a_record_that_does_not_fit_its_column_makes_the_commit_fail(
 
 
 class _MemoryOfOneBatch:
-    """A producer's memory that grants the first request, and ends the second one with an error."""
+    """A producer's memory that grants only the first request.
+
+    The second request ends with an error.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, producer: Producer, error: BaseException) -> None:
         self.error = error

@@ -1,4 +1,7 @@
-"""Tests of clients of three real brokers: leaders and coordinators elsewhere, and lost brokers."""
+"""Tests of clients of three real brokers.
+
+Leaders and coordinators are on other brokers, and brokers are lost.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Listeners of a cluster on a real ZooKeeper: clients learn the addresses of the listener by which they came."""
+"""Tests of the listeners of a cluster on a real ZooKeeper.
+
+Clients learn the addresses of the listener to which they are connected.
+"""
 
 from __future__ import annotations
 

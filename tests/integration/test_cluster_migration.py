@@ -1,4 +1,7 @@
-"""Test of a single broker that becomes the first member of a cluster on a real ZooKeeper."""
+"""Test of a single broker's migration to a cluster.
+
+The broker becomes the first member of a cluster on a real ZooKeeper.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Brokers that authenticate to each other, and calls of brokers that others forge."""
+"""Tests of authentication between brokers, and of forged calls.
+
+Brokers authenticate to each other. Other clients forge calls of brokers, which are refused.
+"""
 
 from __future__ import annotations
 

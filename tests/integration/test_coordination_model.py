@@ -1,4 +1,7 @@
-"""Model test: the embedded store equals a real ZooKeeper for any operations, watches included."""
+"""Model test of the embedded store against a real ZooKeeper.
+
+Both give equal results for any operations, watches included.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,10 @@ _WHO = st.integers(0, 1)
 
 
 class _Side:
-    """One store with two sessions, the events of their watches, and session names for the comparison."""
+    """One store with two sessions and the events of their watches.
+
+    The sessions have names for the comparison.
+    """
 
     def __init__(self, store: EmbeddedStore | ZooKeeperStore) -> None:
         self.store = store

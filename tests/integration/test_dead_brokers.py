@@ -73,7 +73,10 @@ def registrations(cluster: Cluster, zookeeper_server: ZooKeeperServer) -> Iterat
 
 
 class Writer:
-    """A producer at its defaults (acks=all) that sends consecutive numbers to a partition."""
+    """A producer with the default options (acks=all).
+
+    The producer sends consecutive numbers to a partition.
+    """
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self.acknowledged: list[int] = []

@@ -1,4 +1,7 @@
-"""Tests of acks=all appends that wait while leaders change: one immediate answer each."""
+"""Tests of acks=all appends that wait while leaders change.
+
+Each append gets one immediate answer.
+"""
 
 from __future__ import annotations
 

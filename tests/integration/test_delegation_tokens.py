@@ -1,4 +1,7 @@
-"""Delegation tokens by Kafka's calls: made by users, used as the login of SCRAM, and what they may not do."""
+"""Tests of delegation tokens by Kafka's calls.
+
+Users create tokens, and clients use them as the login of SCRAM. The tests also check the limits of a token's rights.
+"""
 
 from __future__ import annotations
 

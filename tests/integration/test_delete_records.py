@@ -1,4 +1,4 @@
-"""Tests of DeleteRecords: over the wire, by the admin client and by the command."""
+"""Tests of DeleteRecords over the wire, by admin client and by command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tests of ``upsert``: few tasks for a small batch, and equal rows by each merge.
+"""Tests of ``upsert``.
+
+A small batch takes few tasks, and each kind of merge gives equal rows.
 
 Batches are DataFrames that the test gives to the writer, as ``foreachBatch`` does. One test uses a query.
 """

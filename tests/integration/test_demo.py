@@ -48,7 +48,10 @@ HOUR_US = 3_600_000_000
 
 @dataclass(frozen=True)
 class Step:
-    """A step of the demo: its start, the longest delay of a kill in it, the possible victims and its output."""
+    """A step of the demo.
+
+    A step has a start, the longest delay of a kill in it, the possible victims and its output.
+    """
 
     starts_with: str
     seconds: float

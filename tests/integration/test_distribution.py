@@ -1,4 +1,7 @@
-"""Tests of the wheel and the sdist: complete, and usable outside of the repository."""
+"""Tests of the wheel and the sdist.
+
+Both are complete, and usable outside of the repository.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of configurations that change while a broker runs, by its clients and its command line."""
+"""Tests of configurations that change while a broker runs.
+
+The changes are made by its clients and by its command line.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Listeners of a running broker: added, removed, and given other certificates by dynamic options."""
+"""Tests of changed listeners of a running broker.
+
+Dynamic options add and remove listeners, and give them other certificates.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Access matrix: every call of Kafka in every version, with each kind of identity and ACL.
+"""Access matrix of every Kafka call.
+
+Each call is made in every version, with each kind of identity and ACL.
 
 Requests are made from the definitions of Kafka's messages. ``ways`` is Kafka's documented table ("Operations and
 Resources on Protocols" in its security guide), with the later changes by KIP-848, KIP-966 and KIP-1142.

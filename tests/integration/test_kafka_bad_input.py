@@ -1,4 +1,7 @@
-"""Tests of bad input at the listeners: it is bounded and named in the log, and others are undisturbed."""
+"""Tests of bad input at the listeners.
+
+The broker limits its cost and names it in the log, and serves other clients undisturbed.
+"""
 
 from __future__ import annotations
 
@@ -211,7 +214,7 @@ def test_a_client_that_never_reads_holds_one_answer_and_is_disconnected(
 
 
 def test_a_client_that_pipelines_without_end_is_not_read_until_it_reads(tmp_path: Path) -> None:
-    """What the broker has taken is answered in order later. The rest stays with the client."""
+    """Check that received requests are answered in order later, and that the others stay with the client."""
     request = written(_fetch("t"), 12, client_id="x" * 4000)
     with (
         EmbeddedBroker(tmp_path / "data") as broker,

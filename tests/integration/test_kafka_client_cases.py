@@ -1,4 +1,7 @@
-"""Tests of the page of Kafka clients: its programs in Python run as they stand, with the versions that it names."""
+"""Tests of the page of Kafka clients.
+
+The page's programs in Python run as they stand, with the versions that the page names.
+"""
 
 from __future__ import annotations
 

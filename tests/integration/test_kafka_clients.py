@@ -1,4 +1,7 @@
-"""Tests of unmodified Kafka clients at the broker's listener: librdkafka (confluent-kafka) and kafka-python."""
+"""Tests of unmodified Kafka clients at the broker's listener.
+
+The clients are librdkafka (confluent-kafka) and kafka-python.
+"""
 
 from __future__ import annotations
 

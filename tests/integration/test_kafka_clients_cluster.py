@@ -1,4 +1,7 @@
-"""Tests of Kafka clients of three brokers: leaders and coordinators elsewhere, and restarts."""
+"""Tests of Kafka clients of three brokers.
+
+Leaders and coordinators are on other brokers, and brokers restart.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of Fetch by the protocol of Kafka: waits, stored bytes, and partitions that cannot be read now."""
+"""Tests of Fetch by the protocol of Kafka.
+
+The tests cover waits, stored bytes, and partitions that cannot be read now.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of the Kafka listener: versions, order, limits, and requests that no client sends."""
+"""Tests of the Kafka listener.
+
+The tests cover versions, order, limits, and requests that no client sends.
+"""
 
 from __future__ import annotations
 

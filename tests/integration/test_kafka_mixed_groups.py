@@ -1,4 +1,7 @@
-"""Tests of groups and transactions that clients of Kafka and of millrace have together."""
+"""Tests of groups and transactions shared by both kinds of clients.
+
+The clients are those of Kafka and of millrace.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ def _own_consumer(broker: EmbeddedBroker, group: str, **options: str) -> Consume
 
 
 class Pair:
-    """A member of each kind in one group, which are polled in turn."""
+    """A group with one member of each kind, polled in turn."""
 
     def __init__(self, broker: EmbeddedBroker, group: str, of_kafka: dict[str, str], of_millrace: str) -> None:
         options = {"heartbeat_interval_ms": "100", "partition_assignment_strategy": of_millrace}

@@ -1,4 +1,7 @@
-"""Tests of Kafka requests that Kafka refuses or understands in its own way: the broker does the same."""
+"""Tests of Kafka requests that Kafka refuses or interprets specially.
+
+The broker does the same as Kafka.
+"""
 
 from __future__ import annotations
 

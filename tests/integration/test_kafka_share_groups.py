@@ -1,4 +1,7 @@
-"""Share groups and Kafka's clients: librdkafka's share consumer, and the calls of Kafka's protocol (KIP-932)."""
+"""Tests of share groups with Kafka's clients (KIP-932).
+
+The tests use librdkafka's share consumer, and the calls of Kafka's protocol.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tests of random records in the same topologies here and in Kafka Streams, whose results must be equal.
+"""Tests of random records in the same topologies as Kafka Streams.
+
+The results here and in Kafka Streams must be equal.
 
 ``KAFKA_STREAMS_SCRIPTS`` is the number of scripts for each topology, and a quarter of the number of scripts with a
 random topology. A failed script is printed, and repeated with ``KAFKA_STREAMS_SEED``.
@@ -55,7 +57,9 @@ Results = dict[str, list[tuple[str, ...]]]
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
-    """Random records, each as topic, key, value and time ("-" is null), for a topology.
+    """Random records for a topology.
+
+    Each record is a topic, a key, a value and a time ("-" is null).
 
     Results in ``undefined`` topics have no defined order, and are not compared.
     """

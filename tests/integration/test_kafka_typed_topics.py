@@ -1,4 +1,7 @@
-"""Typed topics and Kafka's clients: what they send becomes columns, and they get columns as payloads."""
+"""Tests of typed topics with Kafka's clients.
+
+Payloads that the clients send become columns, and the clients get columns as payloads.
+"""
 
 from __future__ import annotations
 

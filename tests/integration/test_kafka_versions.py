@@ -1,4 +1,7 @@
-"""Tests of each Kafka call in each version: the broker's answer can be written and read."""
+"""Tests of each Kafka call in each version.
+
+The broker's answer can be encoded and decoded.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Listeners with GSSAPI: tickets of a real KDC, in Kafka's framing and over gRPC, and what is refused."""
+"""Tests of listeners with GSSAPI, and of their refusals.
+
+The clients have tickets of a real KDC, and use Kafka's framing and gRPC.
+"""
 
 from __future__ import annotations
 

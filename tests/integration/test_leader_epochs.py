@@ -1,4 +1,7 @@
-"""Tests of leader epochs: fenced clients, and consumers that detect a truncation (KIP-320)."""
+"""Tests of leader epochs.
+
+The tests cover fenced clients, and consumers that detect a truncation (KIP-320).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of killed brokers: no acknowledged record is lost, and none is invented."""
+"""Tests of killed brokers.
+
+No acknowledged record is lost, and none is invented.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Requests that a client marks as those of a broker, at a broker where everybody has each right without ACLs."""
+"""Tests of client requests that claim to come from a broker.
+
+At the tested broker, everybody has each right without ACLs.
+"""
 
 from __future__ import annotations
 

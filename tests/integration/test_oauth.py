@@ -1,4 +1,7 @@
-"""Listeners with OAUTHBEARER and a provider: clients of millrace and of Kafka, renewed tokens, brokers, refusals."""
+"""Tests of listeners with OAUTHBEARER and an OpenID provider.
+
+The tests cover clients of millrace and of Kafka, renewed tokens, brokers and refusals.
+"""
 
 from __future__ import annotations
 

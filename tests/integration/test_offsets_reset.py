@@ -1,4 +1,7 @@
-"""Tests of ``millrace offsets``: it shows and resets a checkpoint, and the query continues there."""
+"""Tests of ``millrace offsets``.
+
+The command shows and resets a checkpoint, and the query continues there.
+"""
 
 import json
 import uuid
@@ -19,7 +22,7 @@ pytestmark = pytest.mark.spark
 
 
 class Numbers:
-    """A topic of numbers, and the queries that copy it into a table."""
+    """A topic of numbers with queries that copy it into a table."""
 
     def __init__(self, broker, spark, directory):
         self.spark, self.servers, self.topic = spark, broker.bootstrap_servers, f"reset-{uuid.uuid4().hex[:8]}"

@@ -1,4 +1,6 @@
-"""Tests of quotas with real clients: of Kafka, of millrace, and the command line.
+"""Tests of quotas with real clients and the command line.
+
+The clients are those of Kafka and of millrace.
 
 No listener of these brokers authenticates, so every client is the user ANONYMOUS. Bytes are counted by the broker, over
 the broker's own clock.

@@ -1,4 +1,7 @@
-"""Tests of racks in groups: subscriptions carry the members', the leader knows the brokers'."""
+"""Tests of racks in groups.
+
+Subscriptions carry the racks of members. The leader of a group knows the racks of brokers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Clients of each kind that a broker refuses, or that refuse the broker: they fail at once and name the option."""
+"""Tests of clients that a broker refuses, or that refuse the broker.
+
+Clients of each kind fail at once and name the option.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,10 @@ PATIENT_PRODUCER = {**PATIENT, "delivery.timeout.ms": str(2 * AN_HOUR_MS), "max.
 
 
 class Stores:
-    """Key stores and trust stores by the file's names: good, expired, and of another authority."""
+    """Key stores and trust stores by the file's names.
+
+    There are good and expired ones, and some of another authority.
+    """
 
     def __init__(self, directory: Path) -> None:
         authority, other = Authority.make(), Authority.make("CN=another authority")

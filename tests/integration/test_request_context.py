@@ -1,4 +1,7 @@
-"""Tests of the request context of each listener: principal, listener, client id, client address."""
+"""Tests of the request context of each listener.
+
+The context has the principal, the listener, the client id and the client's address.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Listeners with SASL: PLAIN and SCRAM, for Kafka's clients, clients of millrace and brokers, and what they refuse."""
+"""Tests of listeners with the SASL mechanisms PLAIN and SCRAM.
+
+The tests cover Kafka's clients, clients of millrace, brokers and refusals.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The pages that make a secure broker and a secure cluster from nothing, as they stand except for ports."""
+"""Tests of the pages about a secure broker and cluster.
+
+The commands of the pages make both from nothing. They run as they stand except for ports.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,10 @@ def environment_of(directory: Path) -> dict[str, str]:
 
 
 def leaks(secrets: set[str], directory: Path) -> set[str]:
-    """Where one of the secrets is: files of a directory that are not those of its security, and commands."""
+    """Return the places that contain one of the secrets.
+
+    The places are files of the directory outside of its security directories, and command lines of processes.
+    """
     found = set()
     places = [path for path in directory.rglob("*") if path.is_file() and "security" not in path.parent.name]
     places += [Path("/proc", name, "cmdline") for name in os.listdir("/proc") if name.isdigit()]

@@ -1,4 +1,7 @@
-"""A job and a topology on Spark with a broker that authenticates and authorizes, with the properties of one user."""
+"""Tests of Spark with a broker that authenticates and authorizes.
+
+A job and a topology use the properties of one user.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Security that changes while a cluster works: from plaintext to TLS, new certificates and authorities, and ACLs."""
+"""Tests of security changes while a cluster works.
+
+The changes are from plaintext to TLS, new certificates, new authorities and ACLs.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,10 @@ _OVERLAP_S = 4 * RELOAD_MS / 1000
 
 
 class Load:
-    """A producer that sends until the end of its block, and what was acknowledged."""
+    """A producer that sends until the end of its block.
+
+    The producer also keeps the acknowledged records.
+    """
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._config = config

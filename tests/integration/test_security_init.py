@@ -1,4 +1,7 @@
-"""One broker with the files of ``millrace security init``, and clients of each kind with theirs."""
+"""Tests of the files of ``millrace security init``.
+
+One broker uses its files, and clients of each kind use theirs.
+"""
 
 from __future__ import annotations
 

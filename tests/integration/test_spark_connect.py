@@ -1,4 +1,7 @@
-"""Tests of Spark Connect: reads, SQL, sink, streams, direct ingest, and one-sentence errors."""
+"""Tests of Spark Connect.
+
+The tests cover reads, SQL, the sink, streams, direct ingest, and one-sentence errors.
+"""
 
 import contextlib
 import json

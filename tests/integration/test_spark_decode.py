@@ -1,4 +1,7 @@
-"""Tests of the option ``decode``: payloads of opaque topics as columns, and bad records."""
+"""Tests of the option ``decode``.
+
+The option gives payloads of opaque topics as columns. The tests also cover bad records.
+"""
 
 from __future__ import annotations
 

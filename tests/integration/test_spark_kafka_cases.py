@@ -1,8 +1,11 @@
 """Tests of the requirements of Spark's own Kafka source.
 
-The cases are those of the suites for its micro-batch source and its relation. Other files show some of them: limits and
-restarts in ``test_spark_reader`` and ``test_spark_streaming``, losses in ``test_spark_losses``, transactions in
-``test_spark_transactions``, rows, columns and positions of batches in ``test_spark_batch``.
+The cases are those of the suites for its micro-batch source and its relation. Other files show some of the cases:
+
+* limits and restarts in ``test_spark_reader`` and ``test_spark_streaming``
+* losses in ``test_spark_losses``
+* transactions in ``test_spark_transactions``
+* rows, columns and positions of batches in ``test_spark_batch``
 """
 
 import json

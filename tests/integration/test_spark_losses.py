@@ -1,4 +1,6 @@
-"""Tests of lost records: exact offsets, the reason and the remedy, never a silent skip.
+"""Tests of lost records in Spark.
+
+An error gives the exact offsets, the reason and the remedy. No records are skipped silently.
 
 The readers are called as Spark calls them; ``test_spark_streaming`` has the same through Spark.
 """

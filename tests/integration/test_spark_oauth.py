@@ -1,4 +1,7 @@
-"""Spark's source, writer and topologies with tokens of a provider: driver and executors get their own."""
+"""Tests of Spark with tokens of an OpenID provider.
+
+The tests cover the source, the writer and topologies. The driver and the executors each get tokens of their own.
+"""
 
 from __future__ import annotations
 

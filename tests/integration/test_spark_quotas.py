@@ -1,4 +1,7 @@
-"""Quotas of Spark's queries: a backfill is held to the rate of its client id, and other queries are not delayed."""
+"""Tests of quotas of Spark's queries.
+
+The broker limits a backfill to the rate of its client id, and does not delay other queries.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Spark's real-time mode, with Spark's own Kafka source and sink, through the listener in both directions."""
+"""Tests of Spark's real-time mode with the Kafka listener.
+
+Spark's own Kafka source and sink use the listener in both directions.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ QUERY = Path(__file__).parent / "real_time_query.py"
 
 
 class Query:
-    """A query in a process of its own, because a process has one JVM, and its first session chooses the JARs."""
+    """A query in a process of its own.
+
+    A process has one JVM, and its first session chooses the JARs.
+    """
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process

@@ -40,7 +40,10 @@ def producers(module_broker):
 
 
 class Written:
-    """A topic with transactions of all outcomes, side by side in each partition."""
+    """A topic with transactions of all outcomes in each partition.
+
+    The transactions are side by side.
+    """
 
     def __init__(self, name):
         self.name = name

@@ -1,4 +1,7 @@
-"""Tests of requests that stop in the middle: they give way to other calls, and only to these."""
+"""Tests of requests that stop in the middle.
+
+Such requests are dropped in favour of other calls, and only of these.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tests of operators on Spark: stream and batch give the test driver's results.
+"""Tests of operators on Spark.
+
+The stream and the batch give the test driver's results.
 
 The operators are tables, joins, sessions, suppression and processors.
 """

@@ -84,7 +84,10 @@ def bundles(runner: str, chosen: set[str]) -> Iterator[list[dict[str, Any]]]:
 
 
 class Outcomes:
-    """The results of the chosen cases (``-k``) on Spark, computed at the first access."""
+    """The results of the chosen cases (``-k``) on Spark.
+
+    The first access computes them.
+    """
 
     def __init__(self, spark: SparkSession, directory: Path, chosen: set[str]) -> None:
         self._chosen = chosen

@@ -1,4 +1,6 @@
-"""Random topologies on Spark: stream, batch and test driver give the same results.
+"""Tests of random topologies on Spark.
+
+The stream, the batch and the test driver give the same results.
 
 Records are out of order in time. Many topologies run as one. A failure names the seed of its topology and script:
 ``GENERATED_SEED=<seed>`` with ``GENERATED_TOPOLOGIES=1`` runs that one alone.

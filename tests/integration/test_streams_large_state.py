@@ -1,4 +1,6 @@
-"""Tests of state with very many keys: memory grows only for the touched keys.
+"""Tests of state with very many keys.
+
+Memory grows only for the touched keys.
 
 A process works on the state bucket by bucket. Files stand for Spark's state store; all other code is that of the
 workers. With ten million keys, objects in memory would take gigabytes.

@@ -1,4 +1,6 @@
-"""Tests of topologies on Spark: stream, batch and test driver give the same rows.
+"""Tests of topologies on Spark.
+
+The stream, the batch and the test driver give the same rows.
 
 No row is written twice.
 """

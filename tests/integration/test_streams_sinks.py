@@ -1,4 +1,7 @@
-"""Tests of a topology's sinks on Spark: topics (once), functions, dead letters, and several together."""
+"""Tests of a topology's sinks on Spark.
+
+The tests cover topics (once), functions, dead letters, and several sinks together.
+"""
 
 from __future__ import annotations
 

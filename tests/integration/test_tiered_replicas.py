@@ -53,7 +53,10 @@ def cluster(
 
 
 class Tiered:
-    """A tiered topic of one partition, its written records and its copies in the store."""
+    """A tiered topic of one partition.
+
+    Its written records and its copies in the store are known.
+    """
 
     def __init__(self, cluster: Cluster, store: Path, name: str, replicas: list[int]) -> None:
         self.cluster, self.store, self.name, self.values = cluster, store, name, list[bytes]()

@@ -1,4 +1,7 @@
-"""Tests of transactional producers that lack the right to a topic, a group or their transactional id."""
+"""Tests of transactional producers without a necessary right.
+
+The missing right is to a topic, to a group or to the transactional id.
+"""
 
 from __future__ import annotations
 

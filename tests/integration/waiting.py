@@ -2,8 +2,8 @@
 
 A wait fails when its *progress* stops. No wait has a fixed time, because a fixed time that suits one machine fails on
 another, or beside a busy process. A wait here fails only when nothing that it can see has changed for ``STALL_S``. Give
-it a value that changes during the work as ``progress``: an end offset, the number of records so far, the size of a log
-file. For processes the CPU time that they used counts.
+it as ``progress`` a value that changes during the work. Examples are an end offset, the number of records so far, and
+the size of a log file. For processes the CPU time that they used counts.
 
 ``STALL_S`` is also the timeout of calls that end on their own unless a component is broken: ``future.result(STALL_S)``.
 ``tests/unit/repository/test_waits.py`` refuses other timeouts, and sleeps, in tests.
@@ -36,7 +36,7 @@ _WORK_S = 5.0
 
 
 class Stall:
-    """The limit of a wait, for loops that do something in each turn.
+    """The limit of a wait in loops that act in each turn.
 
     stall = Stall("all records")
     while len(records) < count:

@@ -1,9 +1,9 @@
 """Mutation testing of the modules that decide: ``make mutants``, or ``python -m tests.mutation``.
 
-  make mutants                         3,000 mutants drawn by a new seed; writes docs/mutants.md
-  make mutants SEED=7 COUNT=300        the mutants of a seed
-  make mutants ONLY=filters            an area, or modules whose paths contain the word; the page is unchanged
-  make mutants ONLY=filters TESTS=tests/unit/spark_source/filters      only these tests judge
+    make mutants                         3,000 mutants drawn by a new seed; writes docs/mutants.md
+    make mutants SEED=7 COUNT=300        the mutants of a seed
+    make mutants ONLY=filters            an area, or modules whose paths contain the word; the page is unchanged
+    make mutants ONLY=filters TESTS=tests/unit/spark_source/filters      only these tests judge
 
 An interrupted run resumes when it is started again with its seed, if sources and tests are unchanged. After a change it
 takes over the kills whose module and test have the same code (``kills``). With FRESH=1 it takes over none. Verdicts and

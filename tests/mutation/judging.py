@@ -1,4 +1,6 @@
-"""The judge of mutants: a pytest session that forks a process for each mutant.
+"""The judge of mutants.
+
+The judge is a pytest session that forks a process for each mutant.
 
 The session loads the tests once. A forked process gives the mutated function its new code and runs the tests that cover
 the changed lines, until one fails. Tests that killed other mutants come first, and then the fastest. Coverage is
@@ -80,7 +82,10 @@ class Coverage:
 
 @dataclass(eq=False)
 class _Child:
-    """A forked process, with its reported result and the directory of its tests."""
+    """A forked process.
+
+    A child has its reported result and the directory of its tests.
+    """
 
     pid: int
     reads: int

@@ -1,4 +1,6 @@
-"""Mutants: small changes to a module's functions, each of which a test should notice.
+"""Mutants, which are small changes to a module's functions.
+
+A test should notice each of them.
 
 Only the bodies of functions are changed, because a mutant replaces the code of live functions. The process that is
 forked for each mutant has all modules and tests loaded already. Texts, log calls, assertions (also

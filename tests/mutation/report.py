@@ -1,4 +1,7 @@
-"""The page of the mutants, ``docs/mutants.md``: score by area, and survivors in classes."""
+"""The page of the mutants, ``docs/mutants.md``.
+
+The page has the score by area, and survivors in classes.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ CLASS_TEXTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Reason:
-    """A reason why mutants survive whose names begin with ``where`` and contain ``change``."""
+    """A reason for the survival of a class of mutants.
+
+    The names of these mutants contain ``where`` and ``change``.
+    """
 
     kind: str
     where: str

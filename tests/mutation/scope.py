@@ -1,4 +1,7 @@
-"""The mutated modules by area: those that decide, without sockets, threads or Spark."""
+"""The mutated modules by area.
+
+These are the modules that decide, without sockets, threads or Spark.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Write the data of a release with the code of the release: ``python write.py DIRECTORY``.
+"""The data of a release, written with the code of the release.
+
+Usage: ``python write.py DIRECTORY``.
 
 The directory then has the data directory of a broker (``broker``), and the checkpoints and Delta tables of a Spark
 query and of a topology. ``contents.py`` says what is in them. ``make release`` runs this program.

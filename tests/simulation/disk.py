@@ -29,7 +29,10 @@ _GARBAGE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Bytes that were written since the last sync, or a new size without bytes."""
+    """A change of a file since its last sync.
+
+    A change is written bytes, or a new size without bytes.
+    """
 
     position: int
     data: bytes | None
@@ -37,7 +40,10 @@ class Write:
 
 @dataclass(eq=False, slots=True)
 class FileNode:
-    """A file: its visible content, its durable content, and the changes between the two."""
+    """A file with a visible and a durable content.
+
+    The file also has the changes between the two.
+    """
 
     content: bytearray = field(default_factory=bytearray)
     durable: bytes = b""
@@ -63,7 +69,10 @@ class Naming:
 
 @dataclass(eq=False, slots=True)
 class DirectoryNode:
-    """A directory like a file: its visible names, its durable names, and the changes between the two."""
+    """A directory with visible and durable names.
+
+    The directory also has the changes between the two, as a file has.
+    """
 
     names: dict[str, FileNode | DirectoryNode] = field(default_factory=dict)
     durable: dict[str, FileNode | DirectoryNode] = field(default_factory=dict)

@@ -1,4 +1,7 @@
-"""Tests of flipped bits in any file: reads return the appended records or an error."""
+"""Tests of flipped bits in any file.
+
+Reads return the appended records or an error.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of crashes at any moment: no promised record is lost, and none is invented."""
+"""Tests of crashes at any moment.
+
+No promised record is lost, and none is invented.
+"""
 
 from __future__ import annotations
 

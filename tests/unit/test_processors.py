@@ -1,4 +1,7 @@
-"""Tests of the number of processors, also on systems that lack Linux's calls, such as macOS."""
+"""Tests of the number of processors.
+
+Some systems, such as macOS, lack Linux's calls.
+"""
 
 import os
 import sys

@@ -10,7 +10,10 @@ LOOK_S = 0.00001
 
 
 class World:
-    """A clock that spinning and sleeping advance, with one event at a time."""
+    """A clock that spinning and sleeping advance.
+
+    There is one event at a time.
+    """
 
     def __init__(self):
         self.now_s, self.due_s, self.looks, self.sleeps = 100.0, 0.0, 0, 0

@@ -1,4 +1,6 @@
-"""Random topologies as programs, which build the same topology here and in Kafka Streams (``GeneratedTopology.java``).
+"""Random topologies as programs for millrace and Kafka Streams.
+
+A program builds the same topology here and in Kafka Streams (``GeneratedTopology.java``).
 
 A line of a program is the name of an operator, the numbers of its inputs, and its other numbers. It adds a stream, a
 table, or a table of windows. The results of each are written to a topic such as ``table-0``. Keys are strings and
@@ -87,7 +89,10 @@ def reduced(total: int | None, value: int | None) -> int:
 
 
 class Summing:
-    """Adds up values, and forwards sums; at ticks of stream time all of them, of which it deletes the large."""
+    """A processor that adds up values and forwards sums.
+
+    At each tick of stream time it forwards all sums, and deletes the large ones.
+    """
 
     def __init__(self, store: str) -> None:
         self._store = store
@@ -179,7 +184,9 @@ def _stored(is_stored: int, store: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator: the kinds of its inputs and its result, its method, and the possible numbers after the inputs.
+    """An operator with the kinds of its inputs and its result.
+
+    An operator also has a method, and the possible numbers after the inputs.
 
     ``store`` tells whether the method takes a store's name. ``looks_up`` are the inputs whose rows are looked up.
     ``moves`` is the number of repartitions apart from those of streams with new keys.
@@ -323,7 +330,7 @@ def build(builder: StreamsBuilder, program: Program) -> None:
 
 @dataclass(frozen=True)
 class Made:
-    """A result of a program's line: where it is, and what it comes from.
+    """The result of a program's line, with its origin.
 
     ``moves`` counts repartitions on the longest way. With ``has_new_key`` the next operator that needs the key
     repartitions. ``tables`` are those from which the result is derived, itself included. ``is_computed`` tells that

@@ -302,7 +302,10 @@ def repartitions(b: StreamsBuilder) -> None:
 
 
 class Ticking:
-    """Adds up values, forwards each third sum, and at ticks of stream time all sums, of which it deletes the large."""
+    """A processor that adds up values and forwards each third sum.
+
+    At each tick of stream time it forwards all sums, and deletes the large ones.
+    """
 
     def init(self, context: Any) -> None:
         self._context, self._sums = context, context.store("sums")
@@ -324,7 +327,10 @@ class Ticking:
 
 
 class Windowing:
-    """Keeps the last value of each time, and forwards the sum of those around each record."""
+    """A processor that keeps the last value of each time.
+
+    For each record it forwards a weighted sum of the values around the record's time.
+    """
 
     def init(self, context: Any) -> None:
         self._context, self._values = context, context.store("values")
@@ -339,7 +345,10 @@ class Windowing:
 
 
 class Remembering:
-    """Keeps versions, and forwards the value that a key had 5 ms before each record."""
+    """A processor that keeps versions of values.
+
+    For each record it forwards the value that the key had 5 ms earlier.
+    """
 
     def init(self, context: Any) -> None:
         self._context, self._versions = context, context.store("versions")

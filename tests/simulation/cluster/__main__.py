@@ -1,10 +1,10 @@
 """Command for simulated clusters, one for each seed.
 
-  make sim SEEDS=1000          run that many seeds
-  make sim SEEDS=100 FIRST=1   run that many seeds from a given one on
-  make sim SEED=17             run one seed, and print a digest of all its events
-  make sim PLANTED=1           plant each fault, and print a seed that finds it
-  make sim SEED=17 PLANT=...   run one seed with one planted fault, by its name
+    make sim SEEDS=1000          run that many seeds
+    make sim SEEDS=100 FIRST=1   run that many seeds from a given one on
+    make sim SEED=17             run one seed, and print a digest of all its events
+    make sim PLANTED=1           plant each fault, and print a seed that finds it
+    make sim SEED=17 PLANT=...   run one seed with one planted fault, by its name
 
 ``python -m tests.simulation.cluster`` does the same. A seed that fails prints itself, the step, the violation and the
 last events. The same seed fails again at the same step.

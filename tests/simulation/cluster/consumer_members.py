@@ -1,4 +1,6 @@
-"""Simulated members of a consumer group of KIP-848, and the check that a partition has one owner at a time.
+"""Simulated members of a KIP-848 consumer group.
+
+A check shows that a partition has one owner at a time.
 
 A member owns a partition from the answer that assigns it until the member has given it up, or has lost its membership.
 While a member is in its session, no other member gets its partitions. Members of a coordinator that has been replaced
@@ -42,7 +44,7 @@ _OFFSETS: Final = Place("__consumer_offsets", 0)
 
 
 class Ownership:
-    """Owners of the partitions of one group, and the offsets that were committed."""
+    """Partition owners of one group, and its committed offsets."""
 
     def __init__(self, world: World) -> None:
         self._world: Final = world
@@ -70,7 +72,10 @@ class Ownership:
 
 
 class ConsumerMember(KafkaClient):
-    """A member that reads what the coordinator assigns to it, and commits before it gives a partition up."""
+    """A member that reads the partitions assigned by the coordinator.
+
+    The member commits before it revokes a partition.
+    """
 
     def __init__(self, world: World, name: str, ownership: Ownership) -> None:
         super().__init__(world, name)

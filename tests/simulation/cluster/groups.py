@@ -81,7 +81,10 @@ class Joined(NamedTuple):
 
 
 class Member(Client):
-    """A member of a group: it joins, gets its assignment, reads it and commits its offsets."""
+    """A member of a classic group.
+
+    The member joins, gets its assignment, reads it and commits its offsets.
+    """
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name)
@@ -205,7 +208,10 @@ class Monitor(Client):
 
 
 class Transformer(TransactionalClient):
-    """A client that makes one output of each input in transactions with offsets. Each input counts exactly once."""
+    """A client that makes one output of each input.
+
+    Each transaction contains outputs and the offsets of their inputs. Each input counts exactly once.
+    """
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name)

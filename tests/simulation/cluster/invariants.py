@@ -53,7 +53,9 @@ class _Committed:
 
 @dataclass(slots=True)
 class _Seen:
-    """The last observed state of a replica in one run of its broker.
+    """The last observed state of a replica.
+
+    The state is that of one run of the replica's broker.
 
     ``checked_to`` is the end of the compared bytes.
     """

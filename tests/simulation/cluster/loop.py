@@ -4,7 +4,8 @@ Processes can be paused and killed. Time stands still while a callback is due, a
 half a minute of a cluster takes as long as its work. The loop itself runs functions that are given to threads, after a
 delay that the seed draws. One thread therefore does everything in an order that a seed repeats.
 
-Invariants
+Invariants:
+
 * A process is a context (``Process.context``). Everything that is started in it, directly or indirectly, belongs to it.
 * Nothing of a dead process runs, whatever it was doing. Its objects are kept until the end of the run, because the
   collection of its coroutines would run their last lines.
@@ -33,7 +34,10 @@ current: ContextVar[Process | None] = ContextVar("process", default=None)
 
 
 class Process:
-    """A unit that can be paused and killed: one run of a broker, or a client."""
+    """A unit that can be paused and killed.
+
+    The unit is one run of a broker, or a client.
+    """
 
     def __init__(self, name: str) -> None:
         self.name: Final = name

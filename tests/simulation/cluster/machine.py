@@ -1,4 +1,6 @@
-"""A machine of a simulated cluster: a disk, a skewed clock and a broker.
+"""A machine of a simulated cluster.
+
+A machine has a disk, a skewed clock and a broker.
 
 The broker can be started, killed and paused.
 """

@@ -1,4 +1,6 @@
-"""The network of a simulated cluster: calls with delay, loss, reordering and cut links.
+"""The network of a simulated cluster.
+
+Calls have delay, loss and reordering, and links can be cut.
 
 A call is a request and an answer. Each is a message of bytes with a delay of its own, so calls overtake each other. A
 message that is lost or meets a cut link gives no notice. The caller detects after a while that the connection broke, or

@@ -1,4 +1,6 @@
-"""Planted faults: each removes one rule from the broker, and the simulator must notice.
+"""Planted faults for the test of the simulator.
+
+Each fault removes one rule from the broker, and the simulator must notice.
 
 ``PLANTED`` has their names, the violations by which each is noticed, and the seed that found each last. A search begins
 with that seed. It tries all others if a change of the broker has made that seed pass. ``plant`` applies a fault during

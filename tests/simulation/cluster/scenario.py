@@ -1,4 +1,6 @@
-"""A simulated cluster in which a test decides what happens, and all invariants hold.
+"""A simulated cluster in which a test decides the events.
+
+All invariants must hold.
 
 A test overrides ``Scenario.play``, and calls ``run``.
 """

@@ -16,7 +16,10 @@ from .scenario import SEED, TOPIC, Scenario
 
 
 class MoveToOneReplica(Scenario):
-    """A controller keeps the only replica of a move, and loses ZooKeeper before it removes the others from the ISR."""
+    """The move of a partition to one replica, on the controller's broker.
+
+    That broker loses ZooKeeper before it removes the other replicas from the ISR.
+    """
 
     kept: int | None = None
     is_cut = False
@@ -84,7 +87,10 @@ class DeleteWhileMoved(Scenario):
 
 
 class CancelAndDelete(DeleteWhileMoved):
-    """The administrator cancels the move of a topic that is marked for deletion."""
+    """A cancelled move of a topic that is marked for deletion.
+
+    The administrator cancels the move.
+    """
 
     is_cancelled = True
 
@@ -95,7 +101,10 @@ def test_a_topic_that_is_deleted_while_it_is_moved_goes_after_the_move(scenario:
 
 
 class SingleReplica(Scenario):
-    """The only replica of a topic is fenced, is elected again, and is deleted."""
+    """A topic with a single replica.
+
+    The replica is fenced, is elected again, and is deleted.
+    """
 
     async def play(self) -> None:
         await self.create(1)

@@ -55,7 +55,9 @@ class ViolationError(AssertionError):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The first draws of a seed: the cluster's size, the duration of faults, and the ends of brokers.
+    """The first draws of a seed.
+
+    These are the cluster's size, the duration of faults, and the ends of brokers.
 
     ``limits`` are broker options that leave calls little room. A third of the clusters has them. There, consumers wait
     for ``fetch_min_bytes``, so that their calls are parked.

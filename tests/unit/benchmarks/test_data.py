@@ -1,4 +1,7 @@
-"""Tests of the benchmarks' data set: its sizes, both forms of its records and its chunks."""
+"""Tests of the benchmarks' data set.
+
+The tests check its sizes, both forms of its records and its chunks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of the harness: the order of the sides, the comparison and the result file."""
+"""Tests of the benchmark harness.
+
+The tests check the order of the sides, the comparison and the result file.
+"""
 
 from __future__ import annotations
 

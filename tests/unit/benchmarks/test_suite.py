@@ -1,4 +1,7 @@
-"""Tests of the benchmark suite: each module has one goal and a row in the report."""
+"""Tests of the benchmark suite.
+
+Each module has one goal and a row in the report.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of a broker's start: all of its parts run, or nothing is left of it."""
+"""Tests of a broker's start.
+
+After a start all parts of the broker run, or none is left.
+"""
 
 from __future__ import annotations
 

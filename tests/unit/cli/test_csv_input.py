@@ -56,7 +56,7 @@ def test_a_source_that_gives_all_it_is_asked_for() -> None:
 
 
 class _Trickle(io.BytesIO):
-    """A stream that gives a few bytes at a time, as a pipe may."""
+    """A stream that gives few bytes at a time, like a pipe."""
 
     def __init__(self, data: bytes, sizes: list[int]) -> None:
         super().__init__(data)

@@ -1,4 +1,7 @@
-"""Tests of the order in which a client asks the brokers, and of the end of its attempts."""
+"""Tests of a client's attempts to reach a broker.
+
+The tests check the order of the brokers, and the end of the attempts.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ ADDRESSES = f"{DEAD},{ALSO_DEAD},{ALIVE}"
 
 
 class Scripted(Connections):
-    """Connections to brokers whose outcome a test sets: an error, or none for an answer."""
+    """Connections to brokers whose outcome a test sets.
+
+    The outcome is an error, or none for an answer.
+    """
 
     def __init__(self, outcomes: dict[str, MillraceError], **options: Any) -> None:
         named = {name.replace("_", "."): value for name, value in options.items()}

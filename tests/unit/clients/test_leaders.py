@@ -1,4 +1,7 @@
-"""Tests of calls to several leaders: one that does not answer delays no other, and the time of all calls is limited."""
+"""Tests of calls to several leaders.
+
+A leader that does not answer delays no other one, and the time of all calls is limited.
+"""
 
 from __future__ import annotations
 

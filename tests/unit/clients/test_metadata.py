@@ -20,7 +20,10 @@ PARTITIONS = [TopicPartition("t", number) for number in range(3)]
 
 
 class Broker:
-    """A broker with topic ``t``, whose partitions have the given leaders; it counts the calls of Metadata."""
+    """A broker with topic ``t``, whose partitions have the given leaders.
+
+    The broker counts the calls of Metadata.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, retry_backoff_ms: int) -> None:
         self.leaders = [-1, -1, -1]

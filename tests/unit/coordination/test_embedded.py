@@ -145,7 +145,7 @@ _OPERATIONS = st.one_of(
 
 
 class _FileEqualsMemory(RuleBasedStateMachine):
-    """A model test of a store with a file, reopened at any time.
+    """A model test of a file-backed store, reopened at any time.
 
     Apart from ephemeral nodes it equals a store that was never closed.
     """

@@ -1,4 +1,7 @@
-"""Tests of share group state records: the broker's bytes, and the JSON of Kafka's tool."""
+"""Tests of share group state records.
+
+The tests check the broker's bytes, and the JSON of Kafka's tool.
+"""
 
 from __future__ import annotations
 

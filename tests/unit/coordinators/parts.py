@@ -40,7 +40,9 @@ class Parts:
 
 
 class LateReplicas:
-    """A replica without followers waits for followers, which are late until ``are_late`` is false.
+    """A replica that waits for followers although it has none.
+
+    These followers are late until ``are_late`` is false.
 
     Calls to coordinators wait for 0.05 s.
     """

@@ -1,4 +1,7 @@
-"""Tests of groups that end, that are read from the log, or that change their kind."""
+"""Tests of the lifetime of groups.
+
+The tests cover groups that end, that are loaded from the log, or that change their kind.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of committed offsets: the memory equals what is loaded from the log."""
+"""Tests of committed offsets.
+
+The offsets in memory equal those that are loaded from the log.
+"""
 
 from __future__ import annotations
 

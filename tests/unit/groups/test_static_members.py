@@ -1,4 +1,7 @@
-"""Tests of static members (KIP-345): a new process takes over the place of the earlier one."""
+"""Tests of static members (KIP-345).
+
+A new process takes over the place of the earlier one.
+"""
 
 from __future__ import annotations
 

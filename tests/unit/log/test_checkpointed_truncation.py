@@ -1,4 +1,4 @@
-"""Tests of truncated logs and high watermarks across a restart of their broker."""
+"""Tests of truncated logs and high watermarks across a broker's restart."""
 
 from __future__ import annotations
 

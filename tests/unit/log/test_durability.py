@@ -1,4 +1,7 @@
-"""Tests of durability: the disk's content at an acknowledgement, and failing or full disks."""
+"""Tests of durability.
+
+The tests cover the disk's content at an acknowledgement, and failing or full disks.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,10 @@ class WatchedFile(OsFile):
 
 
 class WatchedFiles(OsFiles):
-    """Files that record what a power failure would lose: bytes of files and names in directories."""
+    """Files that record which changes a power failure would lose.
+
+    The changes are bytes of files and names in directories.
+    """
 
     def __init__(self) -> None:
         self.unsynced: set[str] = set()

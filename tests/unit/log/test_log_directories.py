@@ -1,4 +1,7 @@
-"""Tests of log directories that are full, break, or hold what they should not."""
+"""Tests of log directories with faults.
+
+The directories are full, break, or contain unexpected files.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of the syncs of a log, by time and on request, and at its clean stop."""
+"""Tests of the syncs of a log.
+
+The syncs happen by time, on request, and at a clean stop.
+"""
 
 from __future__ import annotations
 

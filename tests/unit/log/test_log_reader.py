@@ -1,4 +1,7 @@
-"""Tests of reads and look-ups beside deletions, and of damage that they find."""
+"""Tests of reads and look-ups during deletions.
+
+The tests also cover reads that find damage.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ START = 1_700_000_000_000
 
 
 class VanishingFiles(OsFiles):
-    """Files that call a function instead of opening a file once, as if the file had just been deleted."""
+    """Files of which one is deleted just before its opening.
+
+    In place of one opening they call ``instead``, and report a missing file.
+    """
 
     def __init__(self) -> None:
         self.instead: Callable[[], object] | None = None

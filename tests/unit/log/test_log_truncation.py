@@ -1,4 +1,7 @@
-"""Tests of truncated logs: the state they drop, and batches that a leader sends again."""
+"""Tests of truncated logs.
+
+The tests cover the state that a truncation drops, and batches that a leader sends again.
+"""
 
 from __future__ import annotations
 

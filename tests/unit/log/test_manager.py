@@ -181,7 +181,10 @@ def test_interrupted_creation_and_deletion_are_cleared_away(
 
 
 class RecordingFiles(OsFiles):
-    """Files that record removals, and which of them a power failure could undo."""
+    """Files that record removals.
+
+    They also record which removals a power failure could undo.
+    """
 
     def __init__(self) -> None:
         self.steps: list[str] = []

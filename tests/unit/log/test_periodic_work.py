@@ -1,4 +1,4 @@
-"""Tests of the work that a broker's logs need from time to time."""
+"""Tests of the periodic work of a broker's logs."""
 
 from __future__ import annotations
 

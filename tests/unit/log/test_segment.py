@@ -1,4 +1,7 @@
-"""Tests of one segment: missing or wrong indexes, read-only readers and failing rolls."""
+"""Tests of one segment.
+
+The tests cover missing or wrong indexes, read-only readers and failing rolls.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of the guard between the verification of a transaction and an append."""
+"""Tests of the guard of transactional appends.
+
+The guard lies between the verification of a transaction and an append.
+"""
 
 from __future__ import annotations
 

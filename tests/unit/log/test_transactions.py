@@ -1,4 +1,7 @@
-"""Tests of transactions in a log: open and aborted ones, also after a stop or a crash."""
+"""Tests of transactions in a log.
+
+The tests cover open and aborted transactions, also after a stop or a crash.
+"""
 
 from __future__ import annotations
 

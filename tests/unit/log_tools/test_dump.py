@@ -1,4 +1,7 @@
-"""Tests of dumps of a partition's files: contents, damage and what is no damage."""
+"""Tests of dumps of a partition's files.
+
+The tests cover the contents, damage, and deviations that are no damage.
+"""
 
 from __future__ import annotations
 

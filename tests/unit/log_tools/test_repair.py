@@ -1,4 +1,7 @@
-"""Tests of repair: each damage of a partition is found and mended with as little loss as possible."""
+"""Tests of repairs.
+
+Each damage of a partition is found and repaired with as little loss as possible.
+"""
 
 from __future__ import annotations
 

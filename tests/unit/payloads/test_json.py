@@ -1,4 +1,7 @@
-"""Tests of JSON payloads: read together or one by one, with the same rows and errors."""
+"""Tests of JSON payloads.
+
+Payloads that are read together give the same rows and errors as payloads that are read one by one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Records of Kafka clients to the columns of a typed topic and back, and the faults of records that do not fit."""
+"""Tests of conversions between client records and typed columns.
+
+Records of Kafka clients become columns of a typed topic and the reverse. The tests also cover the errors of records
+that do not fit.
+"""
 
 from __future__ import annotations
 

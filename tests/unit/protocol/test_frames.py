@@ -1,4 +1,7 @@
-"""Tests of frames: round trips, and refusals of bytes that are no frame."""
+"""Tests of frames.
+
+The tests cover round trips, and refusals of bytes that are no frame.
+"""
 
 from __future__ import annotations
 

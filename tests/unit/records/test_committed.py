@@ -32,7 +32,10 @@ PRODUCERS = (7, 8, 9)
 
 @dataclass
 class Log:
-    """A log under construction, with the records that a read_committed reader must get."""
+    """A log under construction.
+
+    The log also has the records that a read_committed reader must get.
+    """
 
     data: bytearray = field(default_factory=bytearray)
     next_offset: int = 0

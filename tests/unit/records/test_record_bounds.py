@@ -1,4 +1,7 @@
-"""Tests of the two ways to find records, batch by batch and in all batches at the same time: equal results."""
+"""Tests of the two ways to find records.
+
+A search batch by batch and a search in all batches at the same time give equal results.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of the fast reader against the reference: the same rows or the same error."""
+"""Tests of the fast reader against the reference.
+
+Both give the same rows or the same error.
+"""
 
 from __future__ import annotations
 

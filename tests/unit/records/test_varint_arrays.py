@@ -1,4 +1,7 @@
-"""Integers of many records in arrays, compared with one integer after the other."""
+"""Tests of integers of many records in arrays.
+
+The results are compared with those of reading one integer after the other.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Test of exported class names: two classes share a name only for a reason in the glossary."""
+"""Test of exported class names.
+
+Two classes share a name only for a reason in the glossary.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of the documents' Python and shell blocks: each is run, or listed with a reason."""
+"""Tests of the documents' Python and shell blocks.
+
+Each block is run, or is listed with a reason.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of the tool behind ``make compat``: its ledgers, and the page that is made of them."""
+"""Tests of the tool behind ``make compat``.
+
+The tests check its ledgers, and the page that is made of them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Test of the distribution of files: a run in which a process dies goes on to its end."""
+"""Test of the distribution of test files.
+
+A run in which a process dies continues to its end.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Test of import circles: modules must not import each other, also for types only.
+"""Test of import circles.
+
+Modules must not import each other, also not for types only.
 
 The import contract about circles compares the modules of one folder. This test also sees a module that imports the
 package to which it belongs.

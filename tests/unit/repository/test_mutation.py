@@ -1,4 +1,7 @@
-"""Tests of mutation testing: the mutants, the tests that cover them and the counts."""
+"""Tests of mutation testing.
+
+The tests check the mutants, the tests that cover them, and the counts.
+"""
 
 from __future__ import annotations
 

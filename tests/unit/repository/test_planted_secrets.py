@@ -1,4 +1,7 @@
-"""The check that no run shows a secret: runs of pytest that show one, in each place it looks at, fail."""
+"""Tests of the plugin that finds secrets.
+
+A run of pytest fails if it shows a secret in any of the places at which the plugin looks.
+"""
 
 from __future__ import annotations
 

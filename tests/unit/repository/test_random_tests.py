@@ -1,4 +1,7 @@
-"""Tests of random tests: new cases at each run, and failures that can be repeated."""
+"""Tests of random tests.
+
+Each run has new cases, and a failure can be repeated.
+"""
 
 from __future__ import annotations
 

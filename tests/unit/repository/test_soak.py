@@ -1,4 +1,7 @@
-"""Tests of the soak: it resumes on the same commit, and the results of its portions add up."""
+"""Tests of the soak.
+
+The soak resumes on the same commit, and the results of its portions add up.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ STATE = soak.Suite(name="state", what="state", arguments=["tests/state"], dials=
 
 
 class Runs:
-    """A stand-in for pytest that records its runs and is interrupted on demand."""
+    """A stand-in for pytest that records its runs.
+
+    A test can interrupt it.
+    """
 
     def __init__(self) -> None:
         self.dials: list[dict[str, int]] = []

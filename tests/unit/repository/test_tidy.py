@@ -1,4 +1,7 @@
-"""Lints of the repository itself: sizes, leftovers and the folder that must not be a package."""
+"""Lints of the repository itself.
+
+The lints check sizes, leftovers, and the folder that must not be a package.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of the waits in tests: by ``tests/integration/waiting.py``, without sleeps or fixed timeouts."""
+"""Tests of the waits in tests.
+
+Tests wait by ``tests/integration/waiting.py``, without sleeps or fixed timeouts.
+"""
 
 from __future__ import annotations
 

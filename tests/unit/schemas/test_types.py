@@ -1,4 +1,7 @@
-"""Tests of Arrow types: a Spark type by the documented rule, or a refusal."""
+"""Tests of Arrow types.
+
+Each type becomes a Spark type by the documented rule, or is refused.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tokens of clients: from a provider and from files, renewed before their end, and with back-off."""
+"""Tests of tokens of clients.
+
+Tokens come from a provider or from files. They are renewed before their end, and with back-off.
+"""
 
 from __future__ import annotations
 

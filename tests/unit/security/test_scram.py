@@ -1,4 +1,7 @@
-"""Tests of SCRAM: examples of the RFC, properties, and messages that are refused."""
+"""Tests of SCRAM.
+
+The tests cover examples of the RFC, properties, and messages that are refused.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of segment files read directly: only while they are the broker's present segments."""
+"""Tests of segment files that are read directly.
+
+A file is read only while it is a present segment of the broker.
+"""
 
 from __future__ import annotations
 

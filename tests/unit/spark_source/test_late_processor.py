@@ -94,7 +94,7 @@ def test_rows_go_to_the_processor_with_the_states_that_were_opened(late: LatePro
 
 
 class Changing(Real):
-    """A processor that asks for another state when it is loaded than before."""
+    """A processor whose requested state changes when it is loaded."""
 
     def init(self, handle: Any) -> None:
         handle.getListState("first" if "loaded" not in self.events else "other", "row BINARY")

@@ -1,4 +1,7 @@
-"""Tests of a worker's garbage collection: imports are frozen, and task objects are not."""
+"""Tests of a worker's garbage collection.
+
+Imported objects are frozen, and objects of tasks are not.
+"""
 
 import sys
 

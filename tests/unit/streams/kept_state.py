@@ -1,4 +1,6 @@
-"""State that an older millrace wrote: each kind of store, with its topology's manifest.
+"""State that an older version of millrace wrote.
+
+The state has each kind of store, with its topology's manifest.
 
 .venv/bin/python -m tests.unit.streams.kept_state      writes the state again with today's code
 

@@ -1,4 +1,7 @@
-"""Tests of a batch's columns and lists: both agree in any order of access."""
+"""Tests of a batch's columns and lists.
+
+Both agree in any order of access.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of bare values whose Python type is not that of their column."""
+"""Tests of bare values whose Python type differs from their column's."""
 
 from __future__ import annotations
 

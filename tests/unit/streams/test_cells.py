@@ -1,4 +1,7 @@
-"""Tests that a converted value is the value that its columns give back."""
+"""Tests of the round trip of a value through columns.
+
+A converted value is the value that its columns give back.
+"""
 
 from __future__ import annotations
 

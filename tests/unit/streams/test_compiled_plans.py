@@ -1,4 +1,7 @@
-"""Tests of compiled plans: they equal the reviewed ones, and each node and rewriting has one."""
+"""Tests of compiled plans.
+
+The plans equal the reviewed ones, and each node and rewriting has a plan.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of the command line of the demo's Spark process: it accepts the demo's arguments."""
+"""Tests of the command line of the demo's Spark process.
+
+The process accepts the demo's arguments.
+"""
 
 from __future__ import annotations
 

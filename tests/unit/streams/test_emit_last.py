@@ -1,4 +1,7 @@
-"""Tests of ``emit="last"``: each batch gives the last of its updates, for every aggregation."""
+"""Tests of ``emit="last"``.
+
+Each batch gives the last of its updates, for every aggregation.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of final results of windows: the last update, once, for all kinds of windows."""
+"""Tests of final results of windows.
+
+Each kind of window emits its last update once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of the order of records in a batch: marks, and the numbers of arriving records."""
+"""Tests of the order of records in a batch.
+
+Marks and the numbers of arriving records determine the order.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests that a fold's functions get the same arguments wherever micro-batches end, on every runner."""
+"""Tests of the arguments of a fold's functions.
+
+On every runner they are the same wherever micro-batches end.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Random topologies over topics of several partitions: same updates per key as with one.
+"""Tests of random topologies over topics of several partitions.
+
+The updates of each key are the same as with one partition.
 
 Records go through the workers' stages as on Spark, stage by stage and micro-batch by micro-batch. A sequence column
 gives their order. Operators that depend on stream time are excluded, because each partition has its own.

@@ -1,4 +1,7 @@
-"""Tests of joins at their boundaries: windows and waits of streams, versions and graces, keys of other tables."""
+"""Tests of joins at their boundaries.
+
+The boundaries are windows and waits of streams, versions and graces, and keys of other tables.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of records whose payload is JSON's ``null``: they have no value (or no key) for any operator."""
+"""Tests of records whose payload is JSON's ``null``.
+
+Such records have no value (or no key) for any operator.
+"""
 
 from __future__ import annotations
 

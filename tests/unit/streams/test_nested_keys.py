@@ -1,4 +1,7 @@
-"""Tests of keys that are objects or arrays: of JSON, and of columns of structs."""
+"""Tests of keys that are objects or arrays.
+
+The keys come from JSON, and from columns of structs.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,10 @@ def pair(one: Any, other: Any) -> Any:
 
 
 class Keeps:
-    """A processor with stores of every kind, which it asks by keys as the user writes them."""
+    """A processor with stores of every kind.
+
+    The processor queries them by keys in the form in which users write them.
+    """
 
     def init(self, context: Any) -> None:
         self.context, self.sums, self.windows = context, context.store("sums"), context.store("windows")

@@ -1,4 +1,7 @@
-"""Tests of keys of several columns with a null in some: a null is a value of its own, and comes first in orders."""
+"""Tests of keys of several columns with a null in some.
+
+A null is a value of its own, and comes first in orders.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of a topology's picture: it is complete, nothing overlaps, and records flow downwards."""
+"""Tests of a topology's picture.
+
+The picture is complete, nothing overlaps, and records flow downwards.
+"""
 
 from __future__ import annotations
 

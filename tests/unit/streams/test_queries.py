@@ -1,4 +1,7 @@
-"""Tests of queries of stores: packed as in a checkpoint, as JSON, and without their topology."""
+"""Tests of queries of stores.
+
+The stores are packed as in a checkpoint. The tests also cover results as JSON, and queries without the topology.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,10 @@ DAY_MS = 86_400_000
 
 
 class Keeper:
-    """A processor that stores records in a key-value store and in windows of ten."""
+    """A processor that stores records in two kinds of stores.
+
+    These are a key-value store, and windows of ten.
+    """
 
     def init(self, context: Any) -> None:
         self.kept, self.windows = context.store("kept"), context.store("own windows")

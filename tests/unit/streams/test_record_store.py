@@ -1,4 +1,7 @@
-"""Tests of the records that a join of two streams keeps, in memory and in pages: they expire with their time."""
+"""Tests of the records that a stream-stream join keeps.
+
+The records are in memory and in pages, and expire with their time.
+"""
 
 from __future__ import annotations
 

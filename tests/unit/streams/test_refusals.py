@@ -1,4 +1,7 @@
-"""Tests of refused topologies and failing functions: the error names node and remedy."""
+"""Tests of refused topologies and failing functions.
+
+The error names the node and the remedy.
+"""
 
 from __future__ import annotations
 

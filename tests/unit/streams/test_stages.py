@@ -1,4 +1,7 @@
-"""Tests of a plan's stages: the nodes on the source or a stage, and the records sent between."""
+"""Tests of a plan's stages.
+
+The tests check the nodes on the source or a stage, and the records that are sent between stages.
+"""
 
 from __future__ import annotations
 

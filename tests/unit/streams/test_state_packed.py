@@ -1,4 +1,7 @@
-"""Tests of state as bytes: a topology that is packed and restored continues unchanged."""
+"""Tests of state as bytes.
+
+A topology that is packed and restored continues unchanged.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +87,7 @@ class Restarting(TopologyTestDriver):
 
 
 class Everything:
-    """A processor that uses every kind of store and both kinds of punctuation."""
+    """A processor that uses every kind of store and punctuation."""
 
     def init(self, context: Any) -> None:
         self.context = context
@@ -254,7 +257,10 @@ records = st.builds(
 
 
 class InPages(Restarting):
-    """Stores whose changes, but for the newest, are in pages, as in large stores."""
+    """Stores with all but their newest changes in pages.
+
+    Large stores keep their changes in the same way.
+    """
 
     limits = Limits(log_bytes=1, page_bytes=1500, slot_ms=5)
 

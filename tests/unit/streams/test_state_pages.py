@@ -1,4 +1,7 @@
-"""Tests of pages: rows are stored by time slot and key part, and expired slots dropped."""
+"""Tests of pages.
+
+Rows are stored by time slot and part of the key, and expired slots are dropped.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of the forms in which entries of stores are written: each entry is read back as it was."""
+"""Tests of the stored forms of entries.
+
+Each entry is read back as it was written.
+"""
 
 from __future__ import annotations
 

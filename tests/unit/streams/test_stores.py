@@ -1,4 +1,7 @@
-"""Tests of object stores against a model sorted for every query, and against themselves over stored rows."""
+"""Tests of object stores.
+
+The stores are compared with a model that is sorted for every query, and with themselves over stored rows.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of stream-table joins: each record sees the table's version at its time."""
+"""Tests of stream-table joins.
+
+Each record sees the table's version at its time.
+"""
 
 from __future__ import annotations
 

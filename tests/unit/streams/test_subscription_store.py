@@ -1,4 +1,7 @@
-"""Tests of the subscriptions of a foreign-key join, in memory and in pages: each is an entry of its own."""
+"""Tests of the subscriptions of a foreign-key join.
+
+The subscriptions are in memory and in pages, and each is an entry of its own.
+"""
 
 from __future__ import annotations
 

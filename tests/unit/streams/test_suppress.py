@@ -1,4 +1,7 @@
-"""Tests of the limits of suppression: early results, or the end of the query."""
+"""Tests of the limits of suppression.
+
+A reached limit emits early results, or ends the query.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of folds in windows at their boundaries: late records, merged sessions, sliding windows, state that expires."""
+"""Tests of folds in windows at their boundaries.
+
+The tests cover late records, merged sessions, sliding windows, and state that expires.
+"""
 
 from __future__ import annotations
 

@@ -177,7 +177,10 @@ def batch_of(placed: list[tuple[int, tuple[Any, ...]]], partition: int) -> pa.Re
 
 
 class Variable:
-    """A state variable like Spark's: a list of rows of one column, or a map of such lists."""
+    """A state variable like Spark's.
+
+    The variable is a list of rows of one column, or a map of such lists.
+    """
 
     def __init__(self) -> None:
         self.rows: list[tuple[bytes]] = []

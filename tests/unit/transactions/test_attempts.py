@@ -1,4 +1,6 @@
-"""Tests of attempts to commit several producers: one commits, earlier ones are fenced.
+"""Tests of attempts to commit several producers.
+
+One attempt commits, and earlier ones are fenced.
 
 An unknown attempt is refused.
 """

@@ -1,4 +1,7 @@
-"""Tests of the transaction coordinator on a real log, without the network: timeouts, crashes, failures."""
+"""Tests of the transaction coordinator on a real log.
+
+The tests cover timeouts, crashes and failures, without the network.
+"""
 
 from __future__ import annotations
 

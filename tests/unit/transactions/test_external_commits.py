@@ -1,4 +1,7 @@
-"""Tests of producers that are committed together: all or none, each epoch once."""
+"""Tests of producers that are committed together.
+
+All of them are committed or none, and each epoch once.
+"""
 
 from __future__ import annotations
 

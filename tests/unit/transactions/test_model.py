@@ -61,7 +61,10 @@ class DiedError(Exception):
 
 
 class Partition:
-    """One partition of a topic: its records and the outcome of their transactions."""
+    """One partition of a topic.
+
+    A partition has records and the outcome of their transactions.
+    """
 
     def __init__(self) -> None:
         self.producers = ProducerStates()

@@ -1,4 +1,7 @@
-"""Tests of the transactional ids of one partition: ids in use, and changes that are being written."""
+"""Tests of the transactional ids of one partition.
+
+The tests cover ids in use, and changes that are being written.
+"""
 
 from __future__ import annotations
 

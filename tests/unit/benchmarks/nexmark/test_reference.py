@@ -1,4 +1,7 @@
-"""Tests of the reference answers: each query gives rows, equal to those of plain Python."""
+"""Tests of the reference answers.
+
+Each query gives rows, and they equal those of plain Python.
+"""
 
 from __future__ import annotations
 

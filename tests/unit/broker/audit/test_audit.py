@@ -1,4 +1,7 @@
-"""Tests of the audit's way to the topic, or to the spool and back, with the topic and the disk given."""
+"""Tests of the audit's writes to its topic and its spool.
+
+Rows go to the topic, or to the spool and later from there to the topic. The tests provide the topic and the disk.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of the audit's rows in memory: selection, aggregation, the bound, and reads of the audit itself."""
+"""Tests of the audit's rows in memory.
+
+The tests cover selection, aggregation, the bound, and reads of the audit topic itself.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ ELSEWHERE = BrokerNode(host="h", port=9002, rack="", timestamp_ms=0)
 
 
 class Ensemble:
-    """A store with the session of a killed process and that of the next process."""
+    """A store with the sessions of a killed and the next process."""
 
     def __init__(self) -> None:
         store = EmbeddedStore()

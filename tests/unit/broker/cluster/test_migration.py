@@ -1,4 +1,7 @@
-"""Tests of the migration of a single broker's metadata, with a store in memory in place of ZooKeeper."""
+"""Tests of the migration of a single broker's metadata.
+
+A store in memory takes the place of ZooKeeper.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of metadata lookups of missing topics: how often the broker asks ZooKeeper."""
+"""Tests of metadata lookups of missing topics.
+
+The tests count the broker's requests to ZooKeeper.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of a broker without ZooKeeper: the only member of its cluster, with its metadata in a file."""
+"""Tests of a broker without ZooKeeper.
+
+The broker is the only member of its cluster, and keeps its metadata in a file.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of the removal of expired delegation tokens, while it runs and when it is closed."""
+"""Tests of the removal of expired delegation tokens.
+
+The tests cover the time while the removal runs, and its close.
+"""
 
 import asyncio
 import threading

@@ -1,4 +1,7 @@
-"""Tests of the choice of partitions whose leadership moves back to their preferred replica."""
+"""Tests of the choice of partitions for preferred leader election.
+
+The leadership of the chosen partitions moves back to their preferred replicas.
+"""
 
 from __future__ import annotations
 

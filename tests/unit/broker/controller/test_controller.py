@@ -1,4 +1,7 @@
-"""Tests of the controller's rules: creation, failures, elections, failover and requests to brokers."""
+"""Tests of the controller's rules.
+
+The tests cover creation, failures, elections, failover and requests to brokers.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,10 @@ from millrace_broker.metadata import registration
 
 
 class Interrupted:
-    """A session in which another thread acts right after a read of a path."""
+    """A session that another thread interrupts.
+
+    The other thread acts right after a read of a path.
+    """
 
     def __init__(self, session: Any) -> None:
         self._session = session

@@ -1,4 +1,7 @@
-"""Test of the types of options: those that Kafka 4.3.1 gives for the options that both brokers have."""
+"""Test of the types of options against those of Kafka 4.3.1.
+
+The test compares the options that both brokers have.
+"""
 
 from __future__ import annotations
 

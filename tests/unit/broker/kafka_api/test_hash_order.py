@@ -1,4 +1,4 @@
-"""Tests of the order of names in answers, against what Kafka 4.3 answers."""
+"""Tests of the order of names in answers, against Kafka 4.3."""
 
 from __future__ import annotations
 

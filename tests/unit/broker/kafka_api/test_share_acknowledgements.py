@@ -1,4 +1,7 @@
-"""Tests of acknowledgements of Kafka's share consumers, as the broker's handlers get them."""
+"""Tests of acknowledgements of Kafka's share consumers.
+
+The acknowledgements have the form in which the broker's handlers get them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""SASL over gRPC: the number of messages that are received at a time is limited."""
+"""Tests of SASL over gRPC.
+
+The number of messages that the broker receives at a time is limited.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of the listener for gRPC: the client in gRPC's terms, and the options of the server."""
+"""Tests of the listener for gRPC.
+
+The tests cover the description of a client in gRPC's terms, and the options of the server.
+"""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""Tests of calls that wait: they are answered once, in the loop iteration in which their handlers end."""
+"""Tests of calls that wait.
+
+A call is answered once, in the loop iteration in which its handler ends.
+"""
 
 from __future__ import annotations
 

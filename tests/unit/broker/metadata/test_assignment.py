@@ -1,4 +1,7 @@
-"""Tests of replica assignment: an even spread, and refusals that name the cause."""
+"""Tests of replica assignment.
+
+The replicas are spread evenly, and a refusal names its cause.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,10 @@ BROKERS = [BrokerRack(n) for n in (1, 2, 3)]
 
 
 class Drawn(random.Random):
-    """Drawn numbers that a test sets: the leader of partition 0 and the first shift."""
+    """Random numbers that a test sets.
+
+    The numbers are the leader of partition 0 and the first shift.
+    """
 
     def __new__(cls, *_: int) -> Drawn:
         return super().__new__(cls)

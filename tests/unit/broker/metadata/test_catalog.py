@@ -24,7 +24,10 @@ TOPIC_ID = uuid.uuid4()
 
 
 class LaggingServer:
-    """A session of a ZooKeeper server that has no topics before the session syncs."""
+    """A session of a ZooKeeper server that lags.
+
+    The server has no topics before the session syncs.
+    """
 
     def __init__(self, session: Any) -> None:
         self._session = session

@@ -1,4 +1,7 @@
-"""Tests of group options: the broker's defaults and bounds, and stored options that are invalid here."""
+"""Tests of group options.
+
+The tests cover the broker's defaults and bounds, and stored options that are invalid here.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of the encryption of stored passwords, with passwords that Java's cryptography encrypted."""
+"""Tests of the encryption of stored passwords.
+
+Some of the passwords were encrypted by Java's cryptography.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the security of calls between brokers, which changes while a broker runs."""
+"""Tests of changed security of calls between running brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of arrivals: fetches that wait for records are woken, and cancelled ones are forgotten."""
+"""Tests of arrivals.
+
+An arrival wakes the fetches that wait for records. Cancelled fetches are forgotten.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Model test of the purgatory: each operation completes exactly once, in any order of events."""
+"""Model test of the purgatory.
+
+Each operation completes exactly once, in any order of events.
+"""
 
 import pytest
 from hypothesis import strategies as st
@@ -22,7 +25,10 @@ class ManualClock:
 
 
 class Threshold(DelayedOperation):
-    """An operation that waits until the counters of its keys add up to a threshold."""
+    """A delayed operation that waits for a sum.
+
+    The operation completes when the counters of its keys add up to a threshold.
+    """
 
     def __init__(self, counters, keys, enough, delay_ms, then=None):
         super().__init__(delay_ms)

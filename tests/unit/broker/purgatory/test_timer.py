@@ -1,4 +1,7 @@
-"""Tests of the timer: the event loop runs a task soon after its deadline and never before."""
+"""Tests of the timer.
+
+The event loop runs a task soon after its deadline and never before.
+"""
 
 import asyncio
 import logging

@@ -70,7 +70,10 @@ def test_calls_that_must_wait_take_at_most_half_and_make_polls_give_way() -> Non
 
 
 class _Machine(RuleBasedStateMachine):
-    """A model of ``ParkedCalls``: a list of its calls, with every figure recomputed."""
+    """A model of ``ParkedCalls``.
+
+    The model is a list of the calls, from which every figure is computed again.
+    """
 
     calls = Bundle("calls")
 

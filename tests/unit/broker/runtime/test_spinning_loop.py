@@ -1,4 +1,7 @@
-"""Tests of an event loop that polls before it sleeps: it does everything a loop does, in time."""
+"""Tests of an event loop that polls before it sleeps.
+
+The loop does everything that an ordinary event loop does, in time.
+"""
 
 import asyncio
 import os

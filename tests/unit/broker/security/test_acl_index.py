@@ -1,4 +1,7 @@
-"""Tests of decisions by ACLs against Kafka's rules, applied to all ACLs one by one."""
+"""Tests of decisions by the ACL index.
+
+The expected decisions come from Kafka's rules, applied to all ACLs one by one.
+"""
 
 from __future__ import annotations
 

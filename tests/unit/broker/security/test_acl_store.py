@@ -1,4 +1,7 @@
-"""Tests of ACLs in the metadata store: Kafka's nodes, changes by several brokers, notices."""
+"""Tests of ACLs in the metadata store.
+
+The tests cover Kafka's nodes, changes by several brokers, and change notifications.
+"""
 
 from __future__ import annotations
 

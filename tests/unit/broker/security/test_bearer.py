@@ -1,4 +1,7 @@
-"""Messages of OAUTHBEARER: the token is found, and a hostile message costs linear time."""
+"""Tests of messages of OAUTHBEARER.
+
+The parser finds the token, and a hostile message costs only linear time.
+"""
 
 from __future__ import annotations
 

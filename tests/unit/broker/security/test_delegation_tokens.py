@@ -1,4 +1,7 @@
-"""Delegation tokens in the metadata store: Kafka's nodes, lifetimes, owners, renewers, changes by several brokers."""
+"""Tests of delegation tokens in the metadata store.
+
+The tests cover Kafka's nodes, lifetimes, owners, renewers, and changes by several brokers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of the record of moves, by which two members do not swap partitions of a topic."""
+"""Tests of the record of partition movements.
+
+With this record two members do not swap partitions of a topic.
+"""
 
 from __future__ import annotations
 

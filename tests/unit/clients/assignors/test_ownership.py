@@ -1,4 +1,7 @@
-"""Tests of ownership before a rebalance, which members' claims and their generations decide."""
+"""Tests of the ownership of partitions before a rebalance.
+
+The claims of the members and their generations decide the ownership.
+"""
 
 from __future__ import annotations
 

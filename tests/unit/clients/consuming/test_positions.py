@@ -1,4 +1,7 @@
-"""Tests of the look-ups of a poll's positions: no leader delays the others, and each answer counts once."""
+"""Tests of the look-ups of a poll's positions.
+
+No leader delays the others, and each answer counts once.
+"""
 
 from __future__ import annotations
 

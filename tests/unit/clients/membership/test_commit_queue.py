@@ -1,4 +1,7 @@
-"""Tests of the commit queue: offsets are committed in the order of the calls."""
+"""Tests of the commit queue.
+
+Offsets are committed in the order of the calls.
+"""
 
 from __future__ import annotations
 

@@ -36,7 +36,10 @@ class _Known:
 
 @dataclass
 class _Coordinator:
-    """Kafka's classic group as members see it: its members, its generation and the assignment."""
+    """Kafka's classic group as its members see it.
+
+    The coordinator knows the members, the generation and the assignment.
+    """
 
     assignor_name: str
     generation: int = 0
@@ -104,7 +107,10 @@ class _Client:
 
 
 class Members(RuleBasedStateMachine):
-    """Polls, requests, answers, lost answers, evictions and changes of subscription, in any order."""
+    """A state machine of members of a classic group.
+
+    Its rules are polls, requests, answers, lost answers, evictions and changes of subscription, in any order.
+    """
 
     clients: list[_Client]
     now: float = 0.0

@@ -64,7 +64,10 @@ class _Metadata:
 
 
 class _Sender:
-    """A sender that keeps batches until the test lets them succeed or fail."""
+    """A sender whose batches succeed or fail when the test decides.
+
+    The sender keeps them until then.
+    """
 
     def __init__(self) -> None:
         self.queued: list[tuple[BuiltBatch, Callable[..., None]]] = []

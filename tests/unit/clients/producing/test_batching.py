@@ -1,4 +1,7 @@
-"""Tests of tables as batches: no record is lost, keys decide, and order and sizes are kept."""
+"""Tests of tables as batches.
+
+No record is lost, keys decide the partitions, and order and sizes are kept.
+"""
 
 import random
 import uuid

@@ -1,4 +1,7 @@
-"""Tests of futures that share a condition: the first outcome counts, and all waiters end."""
+"""Tests of futures that share a condition.
+
+The first outcome counts, and all waits end.
+"""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""Tests of the producer's memory: its bound, and grants in the order of the requests."""
+"""Tests of the producer's memory.
+
+The memory is bounded, and is granted in the order of the requests.
+"""
 
 import threading
 from collections import deque

@@ -1,4 +1,7 @@
-"""Tests of the call threads: work begins at once, and idle threads are used again."""
+"""Tests of the call threads.
+
+Work begins at once, and idle threads are used again.
+"""
 
 from __future__ import annotations
 

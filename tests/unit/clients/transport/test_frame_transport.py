@@ -1,4 +1,7 @@
-"""Tests of the client's frame transport: each call has one correct outcome, whatever the server does."""
+"""Tests of the client's frame transport.
+
+Each call has one correct outcome, whatever the server does.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,10 @@ Behaviour = Callable[[socket.socket], None]
 
 
 class _Broker:
-    """A server that sends the greeting, and then handles each connection as a test says."""
+    """A server whose handling of connections a test sets.
+
+    The server first sends the greeting.
+    """
 
     def __init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""Tests of the waits that a broker's quotas want from a client of millrace."""
+"""Tests of client waits that a broker's quotas demand."""
 
 from __future__ import annotations
 

@@ -316,7 +316,10 @@ def test_an_invalid_heartbeat_is_refused(fields: dict[str, Any]) -> None:
 
 
 class Client:
-    """A member that follows the protocol: it revokes what its answers lack, and later reports it."""
+    """A member that follows the protocol of consumer groups.
+
+    The member revokes the partitions that its answers lack, and later reports this.
+    """
 
     def __init__(self) -> None:
         self.epoch = 0

@@ -1,4 +1,4 @@
-"""Tests of the batches of a segment as the cleaner reads and rewrites them."""
+"""Tests of the batches that the log cleaner reads and rewrites."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of the file with the offsets up to which partitions are clean."""
+"""Tests of the cleaner's checkpoint file.
+
+The file has the offsets up to which partitions are clean.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of the cleaner's decisions: dirty ratio, next log, grouped segments and throttle."""
+"""Tests of the cleaner's decisions.
+
+The tests cover the dirty ratio, the next log, grouped segments and the throttle.
+"""
 
 from __future__ import annotations
 

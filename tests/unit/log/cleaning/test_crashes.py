@@ -30,7 +30,10 @@ class Killed(BaseException):
 
 
 class DyingFiles(OsFiles):
-    """Files that stop the process, or fail, at the operation with a given number."""
+    """Files that fail at the operation with a given number.
+
+    After ``Killed`` each later operation fails too. Any other error is raised once.
+    """
 
     def __init__(self, dies_at: int = 2**62, error: type[BaseException] = Killed) -> None:
         self.operations = 0
@@ -135,7 +138,10 @@ class SyncedFile(OsFile):
 
 
 class SyncedFiles(OsFiles):
-    """Files that record the new names of files, and whether the files were synced before."""
+    """Files that record renames.
+
+    They also record whether each file was synced before it got its new name.
+    """
 
     def __init__(self) -> None:
         self.synced: set[str] = set()

@@ -1,4 +1,4 @@
-"""Tests of the transactions in the batches of a log that is cleaned."""
+"""Tests of the transactions in a log that is cleaned."""
 
 from __future__ import annotations
 

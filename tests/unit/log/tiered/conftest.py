@@ -31,7 +31,11 @@ class Killed(BaseException):
 
 
 class FailingStore(ArrowStore):
-    """A store that fails at its ``fails_at``-th call from now on, or always. It may also kill the process there."""
+    """A store that fails at one call, or always.
+
+    The store fails at the call with the index ``fails_at`` in ``calls``, and at each call while ``is_away``. At the
+    call ``kills_at`` the process is killed.
+    """
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory.as_uri())

@@ -1,4 +1,7 @@
-"""Tests of tiering in the log manager: by configuration, and resumed after a stop or a crash."""
+"""Tests of tiering in the log manager.
+
+The configuration turns tiering on, and it resumes after a stop or a crash.
+"""
 
 from __future__ import annotations
 

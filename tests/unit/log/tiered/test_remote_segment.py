@@ -1,4 +1,7 @@
-"""Tests of ranges of remote objects: few fetches, and a bound on cached bytes."""
+"""Tests of ranges of remote objects.
+
+Few fetches are needed, and the cached bytes are bounded.
+"""
 
 from __future__ import annotations
 

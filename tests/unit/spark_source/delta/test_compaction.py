@@ -1,4 +1,7 @@
-"""Tests of when files are compacted: after so many batches, over restarts, or seconds."""
+"""Tests of the time of a compaction.
+
+Files are compacted after so many batches (counted over restarts), seconds or bytes, by the first that is reached.
+"""
 
 import pytest
 

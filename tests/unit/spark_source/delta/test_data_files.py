@@ -1,4 +1,7 @@
-"""Tests of a task's data files: they have all its rows, and no other file has."""
+"""Tests of a task's data files.
+
+The files have all rows of the task, and no other file has any of them.
+"""
 
 import json
 import os

@@ -1,4 +1,7 @@
-"""Tests of partition values: each row goes to the files of its values, in order."""
+"""Tests of partition values.
+
+Each row goes to the files of its values, in order.
+"""
 
 import math
 from datetime import UTC, datetime

@@ -1,4 +1,6 @@
-"""Tests of column statistics: a bound holds for every value, or is absent.
+"""Tests of column statistics.
+
+A bound holds for every value, or is absent.
 
 Readers would skip rows because of a wrong bound.
 """

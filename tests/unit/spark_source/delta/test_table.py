@@ -1,4 +1,6 @@
-"""Tests of a Delta table: each batch is in it once, whoever commits it and how often.
+"""Tests of commits to a Delta table.
+
+The table contains each batch once, whoever commits it and how often.
 
 A batch that the table cannot take is refused.
 """

@@ -1,4 +1,7 @@
-"""Tests of uncaught errors of ours: the place in the program and one sentence."""
+"""Tests of uncaught errors of ours.
+
+The output is the place in the program and one sentence.
+"""
 
 import sys
 

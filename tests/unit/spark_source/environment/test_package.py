@@ -1,4 +1,7 @@
-"""Tests of our code as a zip file for executors: complete, and pure Python only."""
+"""Tests of our code as a zip file for executors.
+
+The file is complete, and contains pure Python only.
+"""
 
 import subprocess
 import sys

@@ -1,4 +1,6 @@
-"""Tests of bounds: a value within them can match, and one outside cannot.
+"""Tests of bounds.
+
+A value within the bounds can match, and one outside cannot.
 
 Limits are those of the matching values.
 """

@@ -1,4 +1,7 @@
-"""Tests of conditions: their text, their pruning without false exclusions, and their limits."""
+"""Tests of conditions.
+
+The tests cover their text, their limits, and pruning without false exclusions.
+"""
 
 import datetime
 import pickle

@@ -1,4 +1,7 @@
-"""Tests of the row filter: skipped batches, and the Spark filters that it accepts."""
+"""Tests of the row filter.
+
+The tests cover skipped batches, and the Spark filters that it accepts.
+"""
 
 from __future__ import annotations
 

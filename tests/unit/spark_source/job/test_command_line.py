@@ -1,4 +1,7 @@
-"""Tests of the jobs' command line: it overrides the file's options, and errors name them."""
+"""Tests of the jobs' command line.
+
+The command line overrides the file's options, and errors name them.
+"""
 
 import subprocess
 import sys

@@ -114,7 +114,10 @@ def test_the_first_extents_that_fit(room: int, fit: int, crossing: int | None) -
 
 
 class Topics:
-    """Brokers that have one configuration for all topics and one offset for all times."""
+    """Brokers with equal topics.
+
+    All topics have one configuration, and all times have one offset.
+    """
 
     def __init__(self, policy: str, first: int | None) -> None:
         self.asked: dict[PartitionKey, int] = {}

@@ -27,7 +27,10 @@ ID = uuid.UUID(int=7)
 
 @dataclass
 class Log:
-    """A list of records, each with its leader epoch and a unique name."""
+    """A list of records with unique names.
+
+    Each record also has its leader epoch.
+    """
 
     records: list[tuple[int, int]] = field(default_factory=list)
     epoch: int = 0

@@ -1,4 +1,7 @@
-"""Tests of split reading: exactly the log's rows in order, for all paths and sizes."""
+"""Tests of split reading.
+
+The result is exactly the log's rows in order, for all paths and sizes.
+"""
 
 import uuid
 from dataclasses import replace
@@ -73,7 +76,10 @@ def batch(first, count, *, columnar, compression):
 
 
 class Log:
-    """A segment file with its directory, and a broker that reads the same bytes."""
+    """A segment file with its directory and its broker.
+
+    The broker reads the same bytes.
+    """
 
     def __init__(self, directory: Path, batches, topic_id=ID):
         directory.mkdir(exist_ok=True)

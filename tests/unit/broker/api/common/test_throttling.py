@@ -1,4 +1,7 @@
-"""Tests of the end of a call: what it has used is counted, and its response says for how long to wait."""
+"""Tests of quotas at the end of a call.
+
+The broker counts the usage of the call, and its response tells the client how long to wait.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of fetch sessions: they name changes, and both sides agree on the partitions."""
+"""Tests of fetch sessions.
+
+Requests and responses name only changes, and both sides agree on the partitions.
+"""
 
 from __future__ import annotations
 

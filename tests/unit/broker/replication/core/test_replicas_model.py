@@ -216,7 +216,10 @@ def test_a_fenced_leader_does_not_follow_in_the_same_epoch_nor_lead_in_an_older_
 
 
 class ToWatermark(Follower):
-    """A follower as before KIP-101: it truncates to its high watermark and compares no epochs."""
+    """A follower as before KIP-101.
+
+    The follower truncates to its high watermark and compares no epochs.
+    """
 
     def begin(self) -> tuple[Effect, ...]:
         return (Truncate(self.high_watermark),)

@@ -1,4 +1,7 @@
-"""Tests of the checks that a broker still leads: whose fetches count, and when a check ends."""
+"""Tests of the check that a broker is still the leader.
+
+The tests cover which followers' fetches count, and when a check ends.
+"""
 
 from __future__ import annotations
 

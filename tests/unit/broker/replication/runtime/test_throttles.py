@@ -1,4 +1,7 @@
-"""Tests of replication throttles: which replicas they name, and when they are exceeded."""
+"""Tests of replication throttles.
+
+The tests cover which replicas a throttle names, and when it is exceeded.
+"""
 
 from __future__ import annotations
 
