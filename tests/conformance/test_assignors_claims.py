@@ -61,7 +61,7 @@ def test_claims_are_judged_as_kafka_judges_them(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", FLAWED)
-def test_where_kafka_assigns_to_a_member_that_is_not_subscribed_the_group_still_settles(case: dict[str, Any]) -> None:
+def test_the_group_settles_although_kafka_assigns_to_a_member_without_the_subscription(case: dict[str, Any]) -> None:
     members = members_of(case)
     generation = max(member.generation for member in members)
     for _ in range(3):
@@ -82,7 +82,7 @@ def kept(assignment: Assignment, members: Sequence[MemberSubscription]) -> int:
 
 
 @pytest.mark.parametrize("case", ORDERS)
-def test_where_kafkas_result_depends_on_an_order_ours_is_newest_generation_first(case: dict[str, Any]) -> None:
+def test_if_kafkas_result_depends_on_an_order_ours_takes_the_newest_generation_first(case: dict[str, Any]) -> None:
     members = members_of(case)
     by_name, newest_first = expected_of(case, "byName"), expected_of(case, "newestFirst")
     assert by_name != newest_first

@@ -50,7 +50,7 @@ def cases() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("case", list(cases()))
-def test_record(case: dict[str, Any]) -> None:
+def test_a_record_is_read_and_written_as_kafka_does(case: dict[str, Any]) -> None:
     data, read = base64.b64decode(case["bytes"]), READERS[case["type"]]
     if "reader" not in case:
         message = read(data)

@@ -37,7 +37,7 @@ def loaded(key: bytes, value: bytes) -> GroupLoader:
 
 
 @pytest.mark.parametrize("case", list(cases("OffsetCommitValue")))
-def test_an_offset(case: dict[str, Any]) -> None:
+def test_an_offset_commit_value_of_kafka_is_read_and_written_alike(case: dict[str, Any]) -> None:
     value, fields = base64.b64decode(case["bytes"]), case["fields"]
     committed = loaded(offset_key("g", ("t", 3)), value).groups()["g"].offsets.committed["t", 3]
     assert committed == CommittedOffset(
@@ -53,7 +53,7 @@ def test_an_offset(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", list(cases("GroupMetadataValue")))
-def test_a_group(case: dict[str, Any]) -> None:
+def test_a_group_metadata_value_of_kafka_is_read_and_written_alike(case: dict[str, Any]) -> None:
     value, fields = base64.b64decode(case["bytes"]), case["fields"]
     group, state_since_ms = loaded(group_key("g"), value).groups()["g"].read()
     assert group is not None

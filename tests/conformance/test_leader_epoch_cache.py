@@ -18,7 +18,7 @@ CASES = json.loads((ORACLES / "leader_epoch_cache" / "sequences.json").read_text
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"leader_epoch_cache-sequences-{n}" for n in range(len(CASES))])
-def test_sequence_of_operations(case: dict[str, Any], tmp_path: Path) -> None:
+def test_any_sequence_of_operations_leaves_kafkas_epochs(case: dict[str, Any], tmp_path: Path) -> None:
     epochs = LeaderEpochs()
     path, files = tmp_path / LEADER_EPOCHS, OsFiles()
     for operation in case["ops"]:

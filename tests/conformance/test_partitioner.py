@@ -30,14 +30,14 @@ _GROUP_CASES = _cases("group_ids.json")
 
 
 @pytest.mark.parametrize("case", _CASES, ids=[f"partitioner-keys-{at}" for at in range(len(_CASES))])
-def test_key(case: dict[str, Any]) -> None:
+def test_a_key_has_kafkas_hash_and_partition(case: dict[str, Any]) -> None:
     key = base64.b64decode(case["key"])
     assert murmur2(key) == case["murmur2"]
     for count, partition in case["partitions"].items():
         assert partition_for_key(key, int(count)) == partition
 
 
-def test_partitioner_whole_column() -> None:
+def test_a_column_of_keys_has_kafkas_hashes_and_partitions() -> None:
     keys = pa.array([base64.b64decode(case["key"]) for case in _CASES], pa.large_binary())
     expected = np.array([case["murmur2"] for case in _CASES], np.int64)
     assert (murmur2_array(keys) == expected).all()
@@ -47,6 +47,6 @@ def test_partitioner_whole_column() -> None:
 
 
 @pytest.mark.parametrize("case", _GROUP_CASES, ids=[f"partitioner-group_ids-{at}" for at in range(len(_GROUP_CASES))])
-def test_group_and_transactional_id(case: dict[str, Any]) -> None:
+def test_group_and_transactional_ids_have_kafkas_coordinator_partitions(case: dict[str, Any]) -> None:
     for count, partition in case["partitions"].items():
         assert partition_of(case["id"], int(count)) == partition

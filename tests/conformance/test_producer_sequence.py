@@ -50,7 +50,7 @@ def cases(name: str) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("case", list(cases("table")))
-def test_verdict(case: Case) -> None:
+def test_each_batch_gets_kafkas_verdict(case: Case) -> None:
     entry = entry_of(case["state"]) if case["state"] else ProducerEntry(producer_id=PRODUCER_ID)
     error = ERRORS.get(case["result"])
     if error is not None:
@@ -136,7 +136,7 @@ def completed_of(transaction: Case | None) -> CompletedTransaction | None:
 
 
 @pytest.mark.parametrize("case", list(cases("logs")))
-def test_snapshot_file(case: Case) -> None:
+def test_a_snapshot_file_of_kafka_is_read_and_written_alike(case: Case) -> None:
     snapshot = base64.b64decode(case["snapshotFile"])
     entries = read_snapshot(snapshot)
     expected = [entry_of(as_in_a_snapshot(state)) for state in case["producersAfter"]]
@@ -158,7 +158,7 @@ def plain_logs() -> list[Any]:
 
 
 @pytest.mark.parametrize("case", plain_logs())
-def test_appends_to_a_log(case: Case, tmp_path: Path) -> None:
+def test_appends_to_a_log_give_kafkas_results(case: Case, tmp_path: Path) -> None:
     log = PartitionLog(
         topic="t",
         topic_id=UUID(int=1),

@@ -42,7 +42,7 @@ def run(driver: TopologyTestDriver, inputs: list[dict[str, Any]], batch_records:
 
 
 @pytest.mark.parametrize(("case", "batch_records"), list(cases()))
-def test_gives_what_kafka_streams_gives(case: dict[str, Any], batch_records: int) -> None:
+def test_results_of_the_test_driver_are_those_of_kafka_streams(case: dict[str, Any], batch_records: int) -> None:
     script = Script(case)
     driver = TopologyTestDriver(script.topology())
     run(driver, case["inputs"], batch_records)

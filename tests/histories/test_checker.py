@@ -43,12 +43,12 @@ def kinds(history: History = GOOD, final: tuple[Read, ...] = FINAL) -> set[str]:
     return {each.kind for each in anomalies(history, final)}
 
 
-def test_nothing_is_found_where_nothing_is_wrong() -> None:
+def test_a_correct_history_has_no_anomaly() -> None:
     assert anomalies(GOOD, FINAL) == []
 
 
 @pytest.mark.parametrize("there", [("a4", "b4"), ()])
-def test_an_unknown_end_may_be_either(there: tuple[str, ...]) -> None:
+def test_a_transaction_with_an_unknown_end_may_be_committed_or_aborted(there: tuple[str, ...]) -> None:
     more = [Read(Place("t", "ab".index(value[0])), 7, value) for value in there]
     assert kinds(final=(*FINAL, *more)) == set()
 

@@ -36,7 +36,7 @@ def test_records_that_an_in_sync_replica_lacks_are_not_read(pair: ReplicaCluster
     assert values_of(pair, "t") == [b"a", b"b"]
 
 
-def test_acks(pair: ReplicaCluster) -> None:
+def test_appends_are_acknowledged_by_their_acks_and_refused_with_too_small_an_isr(pair: ReplicaCluster) -> None:
     pair.create("t", (1, 2), min_insync_replicas="2")
     assert append(pair, 1, "t", b"all").base_offset == 0
     assert append(pair, 1, "t", b"one", acks=1).base_offset == 1

@@ -225,7 +225,7 @@ def test_a_batch_of_changes_that_two_versions_hold_is_doubled(merged, capfd):
     assert (code, verdicts[batch]) == (FAULTS, "doubled")
 
 
-def test_a_version_that_lacks_is_named(case, capfd):
+def test_a_missing_version_of_the_table_is_named(case, capfd):
     version = case.newest - 1
     case.commit(version).unlink()
     code, _, told = case.audit(capfd)
@@ -301,7 +301,7 @@ def test_offsets_that_the_checkpoint_leaves_out_are_missing(module_broker, case,
     assert (code, verdicts[BATCHES - 1]) == (FAULTS, "missing")
 
 
-def test_an_entry_of_the_checkpoint_that_lacks_is_named(case, capfd):
+def test_a_missing_entry_of_the_checkpoint_is_named(case, capfd):
     (case.checkpoint / "offsets" / "2").unlink()
     code, verdicts, told = case.audit(capfd)
     assert code == FAULTS
@@ -353,7 +353,7 @@ def test_purged_entries_leave_something_unproved(case, capfd):
     assert {verdicts[batch] for batch in (3, 4, 5)} <= {"once", "nothing to land"}
 
 
-def test_commits_that_the_tables_log_no_longer_has(case, capfd):
+def test_commits_that_left_the_tables_log_are_proved_only_by_rows(case, capfd):
     DeltaTable(str(case.table)).create_checkpoint()
     first = case.version_of(landed(case))
     for version in range(first + 1):
@@ -367,7 +367,7 @@ def test_commits_that_the_tables_log_no_longer_has(case, capfd):
     assert set(verdicts.values()) <= {"once", "unverifiable", "nothing to land"}
 
 
-def test_rows_of_others(by_counts, by_rows, capfd):
+def test_rows_of_other_writers_are_unverifiable_by_counts_and_a_fault_by_rows(by_counts, by_rows, capfd):
     write_deltalake(str(by_counts.table), pa.table({"n": pa.array([1], pa.int64())}), mode="append")
     assert by_counts.audit(capfd)[0] == UNVERIFIABLE
     assert by_counts.audit(capfd, "--other-writers")[0] == PROVED
@@ -424,21 +424,21 @@ def test_records_that_were_read_again_on_purpose_are_no_fault(spark, by_rows, ca
     assert "is a reset" in str(told["findings"])
 
 
-def test_directories_that_are_something_else(by_rows, tmp_path, capfd):
+def test_directories_without_a_table_or_checkpoint_are_refused(by_rows, tmp_path, capfd):
     assert main(["audit", "-c", str(by_rows.checkpoint), "-t", str(tmp_path), "-b", by_rows.servers]) == 2
     assert "is not a Delta table" in capfd.readouterr().err
     assert main(["audit", "-c", str(tmp_path), "-t", str(by_rows.table), "-b", by_rows.servers]) == 2
     assert "is not the checkpoint of a query" in capfd.readouterr().err
 
 
-def test_places_that_are_not_mounted(by_rows, capfd):
+def test_locations_that_are_not_mounted_are_refused(by_rows, capfd):
     assert main(["audit", "-c", str(by_rows.checkpoint), "-t", "s3://bucket/table", "-b", by_rows.servers]) == 2
     assert "s3://bucket/table: tables are audited on local and mounted file systems" in capfd.readouterr().err
     assert main(["audit", "-c", "s3://bucket/c", "-t", str(by_rows.table), "-b", by_rows.servers]) == 2
     assert "s3://bucket/c: checkpoints are read from local and mounted file systems" in capfd.readouterr().err
 
 
-def test_topics_that_the_query_does_not_read(by_counts, capfd):
+def test_a_topic_that_the_query_does_not_read_is_refused(by_counts, capfd):
     command = ["audit", "-c", str(by_counts.checkpoint), "-t", str(by_counts.table), "-b", by_counts.servers]
     assert main([*command, "--topic", by_counts.topic]) == PROVED
     assert main([*command, "--topic", "elsewhere"]) == 2

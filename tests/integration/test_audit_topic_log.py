@@ -57,7 +57,7 @@ def holding(log, admin, topic, start, end, topic_id=None):
     return log.holding(OffsetRange(PartitionKey(topic, 0), wanted, start, end))
 
 
-def test_gaps_of_compaction_and_transactions(broker, admin, log, topic):
+def test_gaps_of_compaction_and_transactions_are_no_loss(broker, admin, log, topic):
     compact = {"cleanup.policy": "compact", "segment.bytes": "20000", "min.cleanable.dirty.ratio": "0.01"}
     admin.create_topic(topic, configs=compact)
     with Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": topic}) as producer:

@@ -159,7 +159,7 @@ def test_a_changed_option_is_one_decision(broker: EmbeddedBroker) -> None:
         assert [row["decisions"] for row in found] == [1]
 
 
-def test_consumers_of_kafka_read_it_as_json(broker: EmbeddedBroker) -> None:
+def test_consumers_of_kafka_read_the_audit_topic_as_json(broker: EmbeddedBroker) -> None:
     let(broker, ALL_GROUPS, (AclOperation.READ, TOPIC, AUDIT))
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": broker.bootstrap_servers, "group.id": "auditors", "client.id": "reader"}
@@ -181,7 +181,7 @@ def test_reading_the_audit_is_no_endless_source_of_rows(broker: EmbeddedBroker) 
         assert audit_of(broker).statistics().recorded == recorded
 
 
-def test_nobody_else_may_write_or_delete_it(broker: EmbeddedBroker) -> None:
+def test_clients_may_neither_write_nor_delete_the_audit_topic(broker: EmbeddedBroker) -> None:
     let(broker, ALL_TOPICS, ALL_CLUSTER)
     with Rows(broker) as rows:
         forged = pa.Table.from_pylist(rows.wait_for()[:1], schema=parse_ddl(AUDIT_COLUMNS))
@@ -248,7 +248,7 @@ def test_rows_of_the_last_moment_are_written_at_the_next_start(tmp_path: Path) -
             assert len(rows.wait_for(client_id="last", resource="last", allowed=False)) == 1
 
 
-def test_it_needs_an_acl_also_where_other_topics_need_none(tmp_path: Path) -> None:
+def test_the_audit_topic_needs_an_acl_although_other_topics_need_none(tmp_path: Path) -> None:
     options = {**OPTIONS, "allow.everyone.if.no.acl.found": "true"}
     with EmbeddedBroker(tmp_path, options=options) as broker, Admin(broker.bootstrap_servers) as admin:
         admin.create_topic("open", partitions=1)
@@ -259,20 +259,20 @@ def test_it_needs_an_acl_also_where_other_topics_need_none(tmp_path: Path) -> No
         assert {topic.name for topic in admin.list_topics(include_internal=True)} == {AUDIT, "open"}
 
 
-def test_its_state_is_in_the_metrics(broker: EmbeddedBroker) -> None:
+def test_the_state_of_the_audit_is_in_the_metrics(broker: EmbeddedBroker) -> None:
     with urllib.request.urlopen(f"http://127.0.0.1:{broker.metrics_port}/metrics", timeout=STALL_S) as answer:
         text = answer.read().decode()
     assert "millrace_audit_failing 0.0" in text
     assert "millrace_audit_lost_total 0.0" in text
 
 
-def test_it_needs_an_authorizer() -> None:
+def test_the_audit_is_refused_without_an_authorizer() -> None:
     with pytest.raises(InvalidConfigError, match=r"audit\.decisions=all .*set authorizer\.class\.name too"):
         EmbeddedBroker("unused", options={"audit.decisions": "all"})
 
 
 @pytest.mark.parametrize("security", ["PLAINTEXT", "SSL"])
-def test_each_broker_of_a_cluster_writes_also_where_another_one_leads(
+def test_each_broker_of_a_cluster_writes_its_rows_although_another_broker_leads(
     zookeeper_server: ZooKeeperServer, tmp_path: Path, security: str
 ) -> None:
     """With SSL, brokers have certificates for each other. A broker that writes at another one needs no ACL."""

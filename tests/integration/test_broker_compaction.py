@@ -66,7 +66,9 @@ def test_the_last_value_of_each_key_is_left(
     assert numbers == sorted(numbers)
 
 
-def test_typed_topics_by_their_key_columns(compacting_broker: EmbeddedBroker, admin: Admin, producer: Producer) -> None:
+def test_a_typed_topic_is_compacted_by_its_key_columns(
+    compacting_broker: EmbeddedBroker, admin: Admin, producer: Producer
+) -> None:
     admin.create_topic("typed", partitions=1, schema="id BIGINT, name STRING", key_columns=["id"], configs=COMPACT)
     for n in range(60):
         ids = pa.array([(n + m) % 7 for m in range(40)], pa.int64())

@@ -73,7 +73,7 @@ def options(broker: EmbeddedBroker, **more: Any) -> dict[str, Any]:
     } | more
 
 
-def test_one_fails_and_the_others_serve(
+def test_a_failed_log_directory_is_offline_and_the_others_serve(
     start: Callable[[], EmbeddedBroker], files: BreakingFiles, tmp_path: Path
 ) -> None:
     with start() as broker, Admin(broker.bootstrap_servers) as admin:

@@ -76,7 +76,7 @@ def test_the_cleaners_work_is_counted(tmp_path):
         assert done[("millrace_cleaner_in_progress",)] in (0, 1)
 
 
-def test_none_are_served_unless_asked_for_and_a_port_in_use_is_named(tmp_path):
+def test_metrics_are_served_only_on_request_and_a_port_in_use_is_named(tmp_path):
     with EmbeddedBroker(tmp_path / "quiet") as broker:
         assert broker.metrics_port == 0
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -105,7 +105,7 @@ def stores(authority, tmp_path):
 
 
 @pytest.mark.usefixtures("finest_log")
-def test_they_are_served_over_https_to_users(tmp_path, authority, stores):
+def test_metrics_are_served_over_https_to_authenticated_users(tmp_path, authority, stores):
     secret = planted("secret")
     users = f'PlainLoginModule required user_prometheus="{secret}";'
     options = {
@@ -154,7 +154,7 @@ def test_a_new_certificate_is_used_without_a_restart(tmp_path, authority, stores
         ),
     ],
 )
-def test_what_cannot_be_secured_is_refused_with_the_remedy(tmp_path, stores, options, message):
+def test_metrics_that_cannot_be_secured_are_refused_with_the_remedy(tmp_path, stores, options, message):
     authorizer = {"authorizer.class.name": "millrace_broker.security.AclAuthorizer"}
     with pytest.raises(InvalidConfigError, match=message):
         EmbeddedBroker(tmp_path / "data", options={**stores, **authorizer, **options}).start()

@@ -82,7 +82,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Process]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_says_where_it_listens_answers_and_ends_cleanly(
+def test_a_broker_prints_its_address_answers_and_ends_cleanly_on_a_signal(
     start: Callable[..., Process], calls_to: Any, number: signal.Signals
 ) -> None:
     process = start()
@@ -93,7 +93,9 @@ def test_it_says_where_it_listens_answers_and_ends_cleanly(
 
 
 @pytest.mark.parametrize("kind", ["pipe", "file", "nothing"])
-def test_it_ends_with_its_input(start: Callable[..., Process], tmp_path: Path, kind: str) -> None:
+def test_a_broker_with_until_input_ends_stops_at_the_end_of_its_input(
+    start: Callable[..., Process], tmp_path: Path, kind: str
+) -> None:
     reading, writing = os.pipe()
     (tmp_path / "input").write_text("a line\n")
     with os.fdopen(reading), (tmp_path / "input").open() as file:
@@ -109,7 +111,7 @@ def test_it_ends_with_its_input(start: Callable[..., Process], tmp_path: Path, k
     assert "has stopped" in process.errors.read_text()
 
 
-def test_from_the_command_to_the_first_acknowledgement_is_a_moment(
+def test_a_start_up_to_the_first_acknowledgement_takes_little_cpu_time(
     start: Callable[..., Process], calls_to: Any
 ) -> None:
     process = start()
@@ -264,7 +266,7 @@ def test_acknowledged_records_and_topics_survive_kill_9_at_any_moment(
     assert acknowledged
 
 
-def test_it_stops_while_calls_wait(tmp_path: Path, calls_to: Any) -> None:
+def test_a_stopping_broker_answers_the_calls_that_wait(tmp_path: Path, calls_to: Any) -> None:
     with EmbeddedBroker(tmp_path / "data") as broker:
         calls = calls_to(broker.bootstrap_servers)
         calls.create("t")
@@ -274,7 +276,7 @@ def test_it_stops_while_calls_wait(tmp_path: Path, calls_to: Any) -> None:
     assert future.result().topics[0].partitions[0].records == b""
 
 
-def test_it_stops_cleanly_under_load_and_keeps_what_it_acknowledged(
+def test_a_broker_stops_cleanly_under_load_and_keeps_acknowledged_records(
     start: Callable[..., Process], calls_to: Any, tmp_path: Path
 ) -> None:
     process = start()
@@ -366,7 +368,7 @@ def test_a_flood_of_requests_and_fetches_leaves_its_memory_small(start: Callable
     assert largest < 300e6
 
 
-def test_it_can_be_started_again_on_its_data(tmp_path: Path, calls_to: Any) -> None:
+def test_an_embedded_broker_can_be_started_again_on_its_data(tmp_path: Path, calls_to: Any) -> None:
     broker = EmbeddedBroker(tmp_path / "data", num_partitions=3)
     for expected in (0, 1):
         with broker:

@@ -270,7 +270,7 @@ def test_offsets_count_with_the_transaction(calls: Any, topic: str, producer: Pr
 # --- several together ------------------------------------------------------------------------------------------------
 
 
-def test_several_are_committed_as_one_and_once(calls: Any, topic: str) -> None:
+def test_several_producers_are_committed_together_and_once(calls: Any, topic: str) -> None:
     calls.create(topic, 3)
     query = f"query-{topic}"
     winners = [Producer(calls, f"{topic}-{n}", query).init() for n in range(2)]
@@ -292,7 +292,7 @@ def test_several_are_committed_as_one_and_once(calls: Any, topic: str) -> None:
     assert (answer.was_committed_before, answer.last_committed_epoch) == (False, 5)
 
 
-def test_nothing_is_committed_when_one_of_them_cannot_be(calls: Any, topic: str) -> None:
+def test_no_producer_is_committed_if_one_of_them_cannot_be(calls: Any, topic: str) -> None:
     calls.create(topic, 2)
     query = f"query-{topic}"
     one, two = (Producer(calls, f"{topic}-{n}", query).init() for n in range(2))
@@ -389,7 +389,9 @@ def test_a_marker_that_comes_late_does_not_end_the_next_transaction(calls: Any, 
     assert committed(calls, topic) == [b"first"]
 
 
-def test_counts_can_be_seen(calls: Any, module_broker: EmbeddedBroker, topic: str, producer: Producer) -> None:
+def test_statistics_count_open_and_committed_transactions(
+    calls: Any, module_broker: EmbeddedBroker, topic: str, producer: Producer
+) -> None:
     calls.create(topic)
     before = module_broker.server.broker.statistics().transactions
     producer.write(topic, b"a")

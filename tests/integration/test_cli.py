@@ -54,7 +54,7 @@ def test_the_process_prints_reads_its_input_and_has_the_exit_code(module_broker:
     assert run_process("topics", "list", "--nonsense").returncode == 2
 
 
-def test_version_paths_and_wrong_usage(run: Run) -> None:
+def test_version_and_paths_are_printed_and_wrong_usage_is_refused(run: Run) -> None:
     assert run("--version").stdout.startswith("millrace 0.")
     paths = json.loads(run("paths", "--json").stdout)
     assert Path(paths["jobs"]).is_dir()
@@ -65,7 +65,7 @@ def test_version_paths_and_wrong_usage(run: Run) -> None:
     assert "millrace topics create orders" in run("topics", "create", "--help").stdout
 
 
-def test_a_topic_from_creation_to_deletion(run: Run, tmp_path: Path) -> None:
+def test_a_topic_is_created_listed_altered_and_deleted_by_commands(run: Run, tmp_path: Path) -> None:
     ddl = "id BIGINT NOT NULL COMMENT 'the key', city STRING, price DECIMAL(10,2)"
     assert "3 columns, version 1" in run("topics", "create", "life", "-p", "3", "--ddl", ddl, "--key", "id").stdout
     assert "already" in run("topics", "create", "life", code=1).stderr
@@ -88,7 +88,7 @@ def test_a_topic_from_creation_to_deletion(run: Run, tmp_path: Path) -> None:
     assert "topic life does not exist" in run("topics", "describe", "life", code=1).stderr
 
 
-def test_refused_topics(run: Run, tmp_path: Path) -> None:
+def test_commands_with_an_invalid_topic_are_refused_with_the_reason(run: Run, tmp_path: Path) -> None:
     assert "INTT is not a Spark type" in run("topics", "create", "bad", "--ddl", "a INTT", code=1).stderr
     assert "cannot read the schema file" in run("topics", "create", "bad", "--schema", "none.ddl", code=1).stderr
     assert "expected NAME=VALUE" in run("topics", "create", "bad", "-c", "retention", code=2).stderr
@@ -98,7 +98,7 @@ def test_refused_topics(run: Run, tmp_path: Path) -> None:
     assert "give one of them" in both.stderr
 
 
-def test_lines_in_and_out(run: Run) -> None:
+def test_produced_lines_are_consumed_in_the_chosen_format(run: Run) -> None:
     run("topics", "create", "lines", "-p", "2")
     run("produce", "lines", stdin="one\ntwo\nthree\n")
     assert sorted(run("consume", "lines", "--format", "value").stdout.split()) == ["one", "three", "two"]
@@ -119,7 +119,7 @@ def test_lines_in_and_out(run: Run) -> None:
     )
 
 
-def test_tables_into_a_typed_topic(run: Run, tmp_path: Path) -> None:
+def test_table_files_are_produced_into_a_typed_topic(run: Run, tmp_path: Path) -> None:
     table = pa.table(
         {"id": range(100), "city": [f"c{n}" for n in range(100)], "at": pa.array(range(100), pa.timestamp("s", "UTC"))}
     )
@@ -145,7 +145,7 @@ def test_tables_into_a_typed_topic(run: Run, tmp_path: Path) -> None:
     assert "c7" in run("consume", "typed", "-f", "table").stdout
 
 
-def test_data_that_does_not_fit(run: Run, tmp_path: Path) -> None:
+def test_input_that_does_not_fit_the_schema_is_refused_with_its_line(run: Run, tmp_path: Path) -> None:
     run("topics", "create", "fussy", "-p", "1", "--ddl", "id INT NOT NULL, name STRING")
     assert (
         "line 2: column id: 'x' is not a valid INT"
@@ -182,7 +182,7 @@ def test_an_error_in_the_input_reports_the_records_sent_before(run: Run, tmp_pat
     assert 0 < sent == described["partitions"][0]["records"]
 
 
-def test_too_large_a_message(run: Run, tmp_path: Path) -> None:
+def test_too_large_a_message_is_refused_with_the_option_to_change(run: Run, tmp_path: Path) -> None:
     run("topics", "create", "small", "-p", "1", "-c", "max.message.bytes=1000")
     text = run("produce", "small", stdin="x" * 5000 + "\n", code=1).stderr
     assert "max.message.bytes" in text
@@ -190,7 +190,7 @@ def test_too_large_a_message(run: Run, tmp_path: Path) -> None:
     assert run("consume", "small").stdout == ""
 
 
-def test_an_offset_that_is_not_there(run: Run) -> None:
+def test_consuming_from_an_offset_beyond_the_end_names_the_available_offsets(run: Run) -> None:
     run("topics", "create", "short", "-p", "2")
     run("produce", "short", "-p", "1", stdin="a\nb\n")
     text = run("consume", "short", "--from", "2", code=1).stderr
@@ -244,7 +244,7 @@ def test_descriptions_say_how_durable_a_topic_is_and_fit_a_terminal(run: Run, mo
     assert f"topic_id: {described['topic_id']}" in (directory / "partition.metadata").read_text()
 
 
-def test_wrong_ways_to_consume(run: Run) -> None:
+def test_wrong_options_of_consume_are_refused_with_the_reason(run: Run) -> None:
     run("topics", "create", "wrong", "-p", "1", "--ddl", "id INT")
     run("produce", "wrong", stdin='{"id": 1}\n')
     assert "ISO 8601" in run("consume", "wrong", "--from", "soon", code=2).stderr

@@ -55,7 +55,7 @@ def topic(module_broker: EmbeddedBroker) -> str:
     return "things"
 
 
-def test_a_range_of_offsets_and_of_times(run: Run, topic: str) -> None:
+def test_only_the_records_of_a_range_of_offsets_or_times_are_printed(run: Run, topic: str) -> None:
     lines = run("consume", topic, "--from", "3", "--to", "5", "--format", "json").splitlines()
     assert sorted((row["partition"], row["offset"]) for row in map(json.loads, lines)) == [
         (partition, offset) for partition in (0, 1) for offset in (3, 4)
@@ -102,7 +102,7 @@ def test_a_group_commits_only_the_records_before_the_end(run: Run, topic: str, f
     assert [row["current_offset"] for row in rows] == [4, 4]
 
 
-def test_groups_from_the_command_line(run: Run, topic: str, tmp_path: Path) -> None:
+def test_groups_are_listed_described_and_reset_by_commands(run: Run, topic: str, tmp_path: Path) -> None:
     run("consume", topic, "--group", "tool", "-f", "value")
     assert "tool" in run("groups", "list", "--state", "Empty")
     described = run("groups", "describe", "tool")
@@ -146,7 +146,9 @@ def test_groups_from_the_command_line(run: Run, topic: str, tmp_path: Path) -> N
         (("reset-offsets", "g", "--from-file", "/no/such"), "No such file"),
     ],
 )
-def test_wrong_options_of_groups(run: Run, topic: str, arguments: tuple[str, ...], message: str) -> None:
+def test_wrong_options_of_group_commands_are_refused_with_the_reason(
+    run: Run, topic: str, arguments: tuple[str, ...], message: str
+) -> None:
     assert message in run("groups", *arguments, code=2)
 
 

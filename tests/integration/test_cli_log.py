@@ -57,7 +57,7 @@ def test_dumps_what_a_broker_has_open_and_finds_damage(data: Path) -> None:
         assert "1 problems in 1 of 1 files" in damaged.stderr
 
 
-def test_usage(data: Path) -> None:
+def test_wrong_usage_is_refused_and_the_help_lists_the_log_command(data: Path) -> None:
     assert "name a partition directory" in run("--files", "", code=2).stderr
     assert "no such file" in run(data, code=2).stderr
     overview = run_millrace("--help")

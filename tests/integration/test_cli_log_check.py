@@ -110,7 +110,7 @@ def test_a_partition_of_another_broker_is_brought_in(stopped: tuple[Path, list[b
         assert len(read(broker, "orders", 420)) == 420
 
 
-def test_usage(stopped: tuple[Path, list[bytes]], tmp_path: Path) -> None:
+def test_wrong_usage_is_refused_and_each_help_has_examples(stopped: tuple[Path, list[bytes]], tmp_path: Path) -> None:
     data, _ = stopped
     assert "holds none" in run("verify", _made(tmp_path / "empty"), code=2).stderr
     assert "no such directory" in run("repair", tmp_path / "none", code=2).stderr

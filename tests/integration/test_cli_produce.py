@@ -36,7 +36,9 @@ def _read(broker: EmbeddedBroker, topic: str) -> list[ConsumerRecord]:
     return records
 
 
-def test_raw_and_hexadecimal_lines_with_keys_and_headers(admin: Admin, module_broker: EmbeddedBroker, run: Run) -> None:
+def test_raw_and_hexadecimal_lines_become_records_with_keys_and_headers(
+    admin: Admin, module_broker: EmbeddedBroker, run: Run
+) -> None:
     admin.create_topic("textual", partitions=1)
     run("textual", "--format", "raw", "--header", "source=test", "-H", "n=1", stdin="plain\n")
     run("textual", "--format", "hex", stdin="00ff\n0x6869\n")
@@ -49,7 +51,7 @@ def test_raw_and_hexadecimal_lines_with_keys_and_headers(admin: Admin, module_br
     assert "expected NAME=VALUE" in run("textual", "-H", "nothing", stdin="x\n", code=2).stderr
 
 
-def test_json_with_everything_that_a_record_has(admin: Admin, module_broker: EmbeddedBroker, run: Run) -> None:
+def test_a_json_line_sets_all_fields_of_a_record(admin: Admin, module_broker: EmbeddedBroker, run: Run) -> None:
     admin.create_topic("whole", partitions=3, configs={"retention.ms": "-1"})
     line = {"key": "k", "value": "v", "headers": {"h": "x"}, "timestamp": 1234, "partition": 2}
     run("whole", "--format", "json", stdin=json.dumps(line) + "\n")
@@ -58,7 +60,9 @@ def test_json_with_everything_that_a_record_has(admin: Admin, module_broker: Emb
     assert (record.key, record.value, record.headers) == (b"k", b"v", (("h", b"x"),))
 
 
-def test_one_transaction_holds_all_or_nothing(admin: Admin, module_broker: EmbeddedBroker, run: Run) -> None:
+def test_a_transaction_has_all_lines_or_after_a_wrong_line_none(
+    admin: Admin, module_broker: EmbeddedBroker, run: Run
+) -> None:
     admin.create_topic("atomic", partitions=1, schema="id INT")
     arguments = ["atomic", "--transactional-id", "loader", "--producer-property", "batch.size=1000"]
     run(*arguments, stdin='{"id": 1}\n{"id": 2}\n')

@@ -75,7 +75,7 @@ def test_validating_creates_nothing(admin: Admin) -> None:
         admin.create_topic("not a name", validate_only=True)
 
 
-def test_refusals_say_why(admin: Admin) -> None:
+def test_refused_topics_are_reported_with_the_reason(admin: Admin) -> None:
     with pytest.raises(InvalidConfigError, match=r"retention\.mss"):
         admin.create_topic("refused", configs={"retention.mss": 1})
     with pytest.raises(UsageError, match="key columns belong to a typed topic"):
@@ -157,7 +157,7 @@ def test_a_brokers_options_change_while_it_runs_and_stay_when_it_starts_again(tm
         send(broker, b"x" * 2000)
 
 
-def test_offsets_by_time(admin: Admin, module_broker: EmbeddedBroker) -> None:
+def test_offsets_are_listed_by_time(admin: Admin, module_broker: EmbeddedBroker) -> None:
     admin.create_topic("timed", partitions=1)
     partition = TopicPartition("timed", 0)
     with Producer(module_broker.bootstrap_servers) as producer:
@@ -213,7 +213,7 @@ def test_ranges_are_located_and_read_the_same_both_ways(admin: Admin, module_bro
     assert all(header.next_offset > 150 for _, header in scan_headers(streamed))
 
 
-def test_ranges_of_what_is_not_there(admin: Admin) -> None:
+def test_ranges_of_missing_offsets_and_topics_are_refused(admin: Admin) -> None:
     topic = admin.create_topic("absent", partitions=1)
     assert topic is not None
     with pytest.raises(OffsetOutOfRangeError):

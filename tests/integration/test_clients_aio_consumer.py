@@ -35,7 +35,7 @@ def _run(work: Awaitable[None]) -> None:
     asyncio.run(limited())
 
 
-def test_two_members_in_one_loop(module_broker: EmbeddedBroker) -> None:
+def test_two_members_in_one_event_loop_share_the_records(module_broker: EmbeddedBroker) -> None:
     config = _filled(module_broker, "two-tasks", 100)
 
     async def work() -> None:

@@ -61,7 +61,7 @@ def test_many_tasks_send_in_their_order(admin: Admin, module_broker: EmbeddedBro
     assert len(_values(module_broker, "tasks")) == 1001
 
 
-def test_lists_and_tables(admin: Admin, module_broker: EmbeddedBroker) -> None:
+def test_lists_and_tables_are_sent_and_their_offsets_returned(admin: Admin, module_broker: EmbeddedBroker) -> None:
     admin.create_topic("wholesale", partitions=1)
 
     async def work() -> None:
@@ -123,7 +123,9 @@ def test_a_buffer_that_stays_full_fails(tmp_path: Path) -> None:
         _run(work)
 
 
-def test_errors_and_cancellation(admin: Admin, module_broker: EmbeddedBroker) -> None:
+def test_errors_are_raised_by_the_send_and_a_cancelled_future_loses_no_record(
+    admin: Admin, module_broker: EmbeddedBroker
+) -> None:
     admin.create_topic("wrongs", partitions=1, schema="id INT NOT NULL")
 
     async def work() -> None:

@@ -44,7 +44,7 @@ from .waiting import AN_HOUR_MS, eventually
 BROKER_OPTIONS = QUICK_GROUPS
 
 
-def test_commits(group: Group) -> None:
+def test_committed_offsets_are_those_of_sync_and_async_commits(group: Group) -> None:
     group.create_topic(2, 100)
     consumer = group.member(enable_auto_commit="false", max_poll_records=30)
     one, two = TopicPartition(group.name, 0), TopicPartition(group.name, 1)

@@ -68,7 +68,9 @@ def test_records_come_in_order_a_few_at_a_time(admin: Admin, producer: Producer,
             assert consumer.high_watermark(("few", number)) == 50
 
 
-def test_seeking(admin: Admin, producer: Producer, module_broker: EmbeddedBroker) -> None:
+def test_a_consumer_continues_at_the_offset_of_a_seek(
+    admin: Admin, producer: Producer, module_broker: EmbeddedBroker
+) -> None:
     admin.create_topic("sought", partitions=1)
     producer.send_table("sought", {"value": [b"%d" % n for n in range(10)], "timestamp": [n * 1000 for n in range(10)]})
     producer.flush(10)
@@ -198,7 +200,9 @@ def test_a_poll_waits_for_records_to_come(admin: Admin, producer: Producer, modu
         assert not consumer.poll(100)
 
 
-def test_reset_policies(admin: Admin, producer: Producer, module_broker: EmbeddedBroker) -> None:
+def test_a_missing_position_is_reset_by_the_policy_or_raised(
+    admin: Admin, producer: Producer, module_broker: EmbeddedBroker
+) -> None:
     admin.create_topic("reset", partitions=1)
     producer.send_table("reset", {"value": [b"x"] * 5}).result(STALL_S)
     partition = TopicPartition("reset", 0)

@@ -198,7 +198,7 @@ def test_a_missing_topic_is_reported_and_waited_for(group: Group) -> None:
     assert len(read(3, consumer)) == 3
 
 
-def test_tables_of_a_subscription(group: Group) -> None:
+def test_a_subscription_is_polled_as_tables_with_the_chosen_columns(group: Group) -> None:
     group.create_topic(2, 50)
     consumer = group.member()
     rows = 0

@@ -64,7 +64,9 @@ def test_records_are_at_the_offsets_of_their_futures(
         assert offsets == sorted(offsets)
 
 
-def test_callbacks_and_tombstones(admin: Admin, producer: Producer, module_broker: EmbeddedBroker) -> None:
+def test_callbacks_are_called_and_tombstones_are_sent(
+    admin: Admin, producer: Producer, module_broker: EmbeddedBroker
+) -> None:
     admin.create_topic("tombs", partitions=2)
     called = threading.Event()
     future = producer.send("tombs", None, key=b"k", partition=1)
@@ -79,7 +81,7 @@ def test_callbacks_and_tombstones(admin: Admin, producer: Producer, module_broke
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
-def test_tables_of_any_library(admin: Admin, module_broker: EmbeddedBroker, compression: str) -> None:
+def test_tables_of_any_library_are_sent_whole(admin: Admin, module_broker: EmbeddedBroker, compression: str) -> None:
     topic = f"tables-{compression}"
     admin.create_topic(topic, partitions=2, schema="id BIGINT NOT NULL, name STRING", key_columns=["id"])
     config = {"bootstrap.servers": module_broker.bootstrap_servers, "compression.type": compression}
@@ -136,7 +138,7 @@ def _batch_lengths(log: bytes) -> Iterator[int]:
         position += length
 
 
-def test_partition_and_timestamps_by_argument_column_or_array(
+def test_partition_and_timestamps_are_taken_from_argument_column_or_array(
     admin: Admin, producer: Producer, module_broker: EmbeddedBroker
 ) -> None:
     admin.create_topic("placed", partitions=3)
@@ -212,7 +214,7 @@ def test_a_column_that_was_widened_is_noticed_when_the_metadata_is_old(
     assert _read(module_broker, "widened", 2).column("id").to_pylist() == [1, 2**40]
 
 
-def test_too_large_records(admin: Admin, module_broker: EmbeddedBroker) -> None:
+def test_too_large_records_fail_and_the_others_are_sent(admin: Admin, module_broker: EmbeddedBroker) -> None:
     admin.create_topic("large", partitions=1, configs={"max.message.bytes": 2000})
     config = {"bootstrap.servers": module_broker.bootstrap_servers, "max.request.size": 5000, "batch.size": 1000}
     with Producer(config) as producer:
@@ -239,7 +241,9 @@ def test_a_table_with_a_row_that_is_too_large_is_refused_whole(admin: Admin, mod
         assert producer.send("whole", b"after").result(STALL_S).offset == 0
 
 
-def test_unknown_topics_partitions_and_closed_producers(admin: Admin, module_broker: EmbeddedBroker) -> None:
+def test_sends_to_unknown_topics_or_partitions_or_after_the_close_are_refused(
+    admin: Admin, module_broker: EmbeddedBroker
+) -> None:
     admin.create_topic("known", partitions=1)
     producer = Producer(module_broker.bootstrap_servers)
     with pytest.raises(UnknownTopicOrPartitionError, match="topic nowhere does not exist"):
@@ -270,7 +274,9 @@ def test_wrong_options_are_named() -> None:
 
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
-def test_acknowledgements(admin: Admin, module_broker: EmbeddedBroker, acks: str) -> None:
+def test_a_record_is_stored_with_any_acks_and_has_no_offset_with_acks_0(
+    admin: Admin, module_broker: EmbeddedBroker, acks: str
+) -> None:
     topic = f"acks-{acks}"
     admin.create_topic(topic, partitions=1)
     config = {"bootstrap.servers": module_broker.bootstrap_servers, "acks": acks, "enable.idempotence": acks == "all"}

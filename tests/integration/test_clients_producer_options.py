@@ -53,7 +53,9 @@ def _read(broker: EmbeddedBroker, topic: str) -> list[ConsumerRecord]:
     return records
 
 
-def test_lists_of_values_pairs_and_dicts(admin: Admin, producer: Producer, module_broker: EmbeddedBroker) -> None:
+def test_a_list_of_values_pairs_and_dicts_is_sent_as_records(
+    admin: Admin, producer: Producer, module_broker: EmbeddedBroker
+) -> None:
     admin.create_topic("lists", partitions=3, configs={"retention.ms": "-1"})
     records: list[Any] = [
         b"value",
@@ -189,7 +191,7 @@ class _FirstLetter(Partitioner):
         return -1 if first == b"?" else first[0] % topic.num_partitions
 
 
-def test_a_partitioner_of_ones_own(admin: Admin, module_broker: EmbeddedBroker) -> None:
+def test_a_partitioner_class_of_the_user_chooses_partitions(admin: Admin, module_broker: EmbeddedBroker) -> None:
     admin.create_topic("chosen", partitions=4)
     config = {"bootstrap.servers": module_broker.bootstrap_servers, "partitioner.class": _FirstLetter}
     with Producer(config) as producer:
@@ -263,7 +265,7 @@ def test_interceptors_see_everything_and_stop_nothing(
     assert "interceptor _Broken.on_send failed" in caplog.text
 
 
-def test_without_waiting_what_is_not_there_at_once_fails(admin: Admin, module_broker: EmbeddedBroker) -> None:
+def test_with_max_block_ms_0_a_send_fails_instead_of_waiting(admin: Admin, module_broker: EmbeddedBroker) -> None:
     admin.create_topic("impatient", partitions=1)
     config = {
         "bootstrap.servers": module_broker.bootstrap_servers,

@@ -166,7 +166,7 @@ def test_closing_gives_back_what_was_not_acknowledged(queue: Queue) -> None:
     assert (record.offset, record.delivery_count) == (1, 2)
 
 
-def test_explicit_means_every_record(queue: Queue) -> None:
+def test_explicit_acknowledgement_requires_one_for_every_record(queue: Queue) -> None:
     queue.fill(2)
     consumer = queue.consumer()
     one, two = _next(consumer)
@@ -182,7 +182,7 @@ def test_explicit_means_every_record(queue: Queue) -> None:
     assert not consumer.poll(100)
 
 
-def test_the_next_poll_tells_and_reports(queue: Queue) -> None:
+def test_the_next_poll_sends_acknowledgements_and_calls_the_callback(queue: Queue) -> None:
     queue.fill(4, partitions=2)
     told: list[tuple[TopicPartition, MillraceError | None]] = []
     consumer = ShareConsumer(

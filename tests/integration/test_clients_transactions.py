@@ -157,7 +157,7 @@ def test_calls_out_of_order_say_what_to_do(admin: Admin, module_broker: Embedded
     assert _read(module_broker, "orderly") == []
 
 
-def test_wrong_options_of_transactions(module_broker: EmbeddedBroker) -> None:
+def test_wrong_options_of_transactions_are_refused_with_the_remedy(module_broker: EmbeddedBroker) -> None:
     for options, message in [
         ({"transactional.id": "t", "enable.idempotence": False, "acks": 1}, "needs enable.idempotence=true"),
         ({"coordinator.key": "k"}, "set transactional.id too"),
@@ -171,7 +171,7 @@ def test_wrong_options_of_transactions(module_broker: EmbeddedBroker) -> None:
         producer.init_transactions()
 
 
-def test_a_part_that_fails_leaves_only_aborting(admin: Admin, module_broker: EmbeddedBroker) -> None:
+def test_after_a_failed_record_a_transaction_can_only_be_aborted(admin: Admin, module_broker: EmbeddedBroker) -> None:
     admin.create_topic("partial", partitions=2, configs={"max.message.bytes": 2000})
     with _producer(module_broker, "partial", linger_ms=50) as producer:
         producer.init_transactions()
@@ -246,7 +246,7 @@ class _MemoryOfOneBatch:
 
 @pytest.mark.parametrize("error", [BufferExhaustedError("full"), KeyboardInterrupt()], ids=["full", "interrupt"])
 @pytest.mark.parametrize("form", ["table", "list"])
-def test_a_send_that_ends_after_a_part_makes_the_commit_fail(
+def test_a_send_that_is_interrupted_after_some_records_makes_the_commit_fail(
     admin: Admin, module_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, form: str, error: BaseException
 ) -> None:
     topic = f"half-{form}-{type(error).__name__}"

@@ -127,7 +127,7 @@ def test_a_long_poll_ends_with_the_first_record(config: dict[str, Any], ready: s
         assert [record.value for record in consumer.poll(STALL_S * 1000)] == [b"late"]
 
 
-def test_groups_and_transactions(config: dict[str, Any], ready: str) -> None:
+def test_groups_and_transactions_work_over_each_transport(config: dict[str, Any], ready: str) -> None:
     group = {**config, "group.id": f"group-{ready}", "auto.offset.reset": "earliest", "enable.auto.commit": False}
     with Producer({**config, "transactional.id": f"id-{ready}"}) as producer:
         producer.init_transactions()
@@ -369,7 +369,7 @@ def process(tmp_path: Path) -> Iterator[Any]:
         each.stdout.close()
 
 
-def test_a_broker_that_is_killed_in_the_middle_of_calls(process: Any, transport: str) -> None:
+def test_clients_continue_after_their_broker_is_killed_during_calls(process: Any, transport: str) -> None:
     broker, address = process()
     config = {"bootstrap.servers": address, "transport": transport, "retry.backoff.ms": 20}
     with (

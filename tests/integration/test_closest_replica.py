@@ -164,7 +164,7 @@ def test_the_leader_is_asked_again_after_the_metadatas_age(pair: Pair) -> None:
         assert _read(consumer, RECORDS - 3) == [f"far {number}" for number in range(3, RECORDS)]
 
 
-def test_when_the_replica_goes_reading_continues_at_the_leader(pair: Pair) -> None:
+def test_a_consumer_continues_at_the_leader_after_its_replica_has_stopped(pair: Pair) -> None:
     with pair.consumer("near") as consumer:
         _read(consumer, RECORDS)
         pair.near.stop()

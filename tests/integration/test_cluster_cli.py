@@ -136,7 +136,7 @@ def test_a_topic_on_chosen_brokers_is_described_with_its_isr(cluster: Cluster, r
     assert "--replica-assignment x" in run("topics", "create", "other", "--replica-assignment", "x", status=2)
 
 
-def test_new_partitions_on_chosen_brokers_and_elections_from_a_file(
+def test_partitions_are_added_on_chosen_brokers_and_elections_read_from_a_file(
     cluster: Cluster, run: Run, topic: str, tmp_path: Path
 ) -> None:
     cluster.admin.create_topic(topic, assignment={0: [1, 2]})
@@ -152,7 +152,7 @@ def test_new_partitions_on_chosen_brokers_and_elections_from_a_file(
     assert "names no partitions" in run("elect-leaders", "--path-to-json-file", str(file), status=2)
 
 
-def test_a_plan_over_brokers_of_which_some_have_racks(cluster: Cluster, run: Run, topic: str) -> None:
+def test_a_plan_is_refused_if_only_some_brokers_have_racks(cluster: Cluster, run: Run, topic: str) -> None:
     cluster.admin.create_topic(topic, assignment={0: [1, 2]})
     cluster.start(4, broker_rack="a")
     try:

@@ -68,7 +68,7 @@ def test_a_topic_has_leaders_on_all_brokers_when_its_creation_is_answered(cluste
     assert cluster.end_offset(topic) == 10
 
 
-def test_a_chosen_assignment_more_partitions_and_a_deletion(cluster: Cluster, topic: str) -> None:
+def test_a_topic_with_a_chosen_assignment_is_created_enlarged_and_deleted(cluster: Cluster, topic: str) -> None:
     cluster.admin.create_topic(topic, assignment={0: [3, 1], 1: [2, 3]})
     cluster.admin.create_partitions(topic, 3, assignment={2: [1, 2]})
     described = cluster.admin.describe_topic(topic)
@@ -229,7 +229,9 @@ def test_others_lead_what_was_on_a_disk_that_failed(
         assert cluster.leader(topic, 1) == 1
 
 
-def test_when_the_controllers_session_ends_another_one_takes_over(cluster: Cluster, topic: str) -> None:
+def test_another_broker_becomes_controller_after_the_end_of_the_controllers_session(
+    cluster: Cluster, topic: str
+) -> None:
     before = cluster.controller
     epoch = cluster.member(before).controlling.epoch
     broker_epoch = cluster.member(before).broker_epoch

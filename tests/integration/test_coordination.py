@@ -151,7 +151,7 @@ def test_a_node_needs_its_parent_and_goes_before_it(store: Store) -> None:
     assert session.exists("/a") is None
 
 
-def test_reading_what_is_not_there(store: Store) -> None:
+def test_reading_a_missing_node_raises_no_node_with_its_path(store: Store) -> None:
     session = store.connect()
     for read in (session.get, session.children):
         with pytest.raises(NoNodeError, match=r"^/missing "):
@@ -431,7 +431,7 @@ def test_a_controller_is_elected_only_under_the_epoch_that_was_read(store: Store
     assert second.exists("/topic") is None
 
 
-def test_the_root_stays(store: Store) -> None:
+def test_the_root_node_cannot_be_deleted(store: Store) -> None:
     session = store.connect()
     with pytest.raises(InvalidRequestError, match="root"):
         session.delete("/")

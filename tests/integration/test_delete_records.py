@@ -143,7 +143,7 @@ def test_a_reader_of_deleted_segments_continues(
     assert read == found[: len(read)]
 
 
-def test_a_waiting_fetch_learns_of_it_at_once(calls: Any, admin: Admin, topic: str) -> None:
+def test_a_waiting_fetch_is_answered_at_once_after_a_deletion(calls: Any, admin: Admin, topic: str) -> None:
     calls.create(topic)
     fill(calls, topic, 3)
     fetching: list[Any] = []
@@ -156,7 +156,9 @@ def test_a_waiting_fetch_learns_of_it_at_once(calls: Any, admin: Admin, topic: s
     assert fetching[0].topics[0].partitions[0].log_start_offset == 3
 
 
-def test_the_command(module_broker: EmbeddedBroker, calls: Any, topic: str, tmp_path: Path) -> None:
+def test_the_command_deletes_records_and_prints_the_low_watermarks(
+    module_broker: EmbeddedBroker, calls: Any, topic: str, tmp_path: Path
+) -> None:
     calls.create(topic, partitions=2)
     fill(calls, topic, 5)
     fill(calls, topic, 3, partition=1)

@@ -62,7 +62,7 @@ TAKEN = {
 
 
 @pytest.mark.parametrize("feature", TAKEN)
-def test_tables_with_these_are_written_as_spark_writes_them(spark, tmp_path, feature):
+def test_tables_with_supported_features_are_written_as_by_spark(spark, tmp_path, feature):
     directory = create(spark, tmp_path / "t", properties=TAKEN[feature])
     spark.sql(f"INSERT INTO delta.`{directory}` VALUES (0, 0), (-1, 0), (-2, 0)")
     if feature != "appendOnly":
@@ -98,7 +98,7 @@ PARTED = [
 
 
 @pytest.mark.parametrize(("sql", "name", "arrow", "literal"), PARTED)
-def test_tables_partitioned_by_times_decimals_and_floats(spark, tmp_path, sql, name, arrow, literal):
+def test_partition_values_of_times_decimals_and_floats_equal_those_of_spark(spark, tmp_path, sql, name, arrow, literal):
     directory = create(spark, tmp_path / "t", f"n BIGINT, p {sql}", more="PARTITIONED BY (p)")
     spark.sql(f"INSERT INTO delta.`{directory}` VALUES (1, {literal})")
     value = DeltaTable(str(directory)).to_pyarrow_table().column("p")[0].as_py()
@@ -167,7 +167,7 @@ def identity():
 
 
 @pytest.mark.parametrize("feature", REFUSED)
-def test_tables_with_these_are_refused(spark, tmp_path, feature):
+def test_tables_with_unsupported_features_are_refused(spark, tmp_path, feature):
     make, problem = REFUSED[feature]
     make(spark, tmp_path / "t")
     log = sorted((tmp_path / "t" / "_delta_log").glob("*.json"))

@@ -218,7 +218,7 @@ def test_a_query_that_fails_leaves_nothing_and_continues_later(spark, words, tab
     assert numbers_in(table) == list(range(250))
 
 
-def test_a_table_by_partitions(spark, words, table):
+def test_a_table_is_partitioned_by_the_chosen_columns(spark, words, table):
     run(spark, words, table, partition_by=["word"])
     found = spark.read.format("delta").load(str(table))
     assert found.schema.simpleString() == "struct<n:bigint,word:string>"
@@ -232,7 +232,7 @@ def test_a_table_by_partitions(spark, words, table):
     assert numbers_in(table) == list(range(255))
 
 
-def test_a_topic_with_a_new_column(spark, words, table):
+def test_a_new_column_of_the_topic_is_refused_unless_merge_schema_is_set(spark, words, table):
     run(spark, words, table)
     with Admin(words.servers) as admin:
         admin.evolve_schema(words.name, "n BIGINT NOT NULL, word STRING, extra DOUBLE")
@@ -245,7 +245,7 @@ def test_a_topic_with_a_new_column(spark, words, table):
     assert [tuple(each) for each in found.filter("extra IS NOT NULL").collect()] == [(250, "x", 0.5)]
 
 
-def test_an_opaque_topic(spark, module_broker, table):
+def test_an_opaque_topic_is_ingested_with_sparks_kafka_columns(spark, module_broker, table):
     topic = Topic(module_broker, None)
     with Producer(topic.servers) as producer:
         for number in range(20):
@@ -281,7 +281,7 @@ def added(table):
     return [action["add"] for action in map(json.loads, lines) if "add" in action]
 
 
-def test_it_continues_until_it_is_stopped(spark, words, table):
+def test_an_ingest_continues_until_it_is_stopped(spark, words, table):
     words.numbers(0)
     seen = []
     query = ingest(

@@ -81,7 +81,7 @@ BY_SPARK = {
 
 
 @pytest.mark.parametrize("feature", BY_SPARK)
-def test_tables_with_these_are_merged_into_by_spark(spark, tmp_path, feature):
+def test_tables_with_unsupported_features_are_merged_by_spark(spark, tmp_path, feature):
     create(spark, tmp_path / "t", **BY_SPARK[feature])
     writer(tmp_path / "t")(batch(spark, *FIRST), 0)  # later batches take the same way
     assert rows_in(spark, tmp_path / "t") == [(1, "A"), (3, "c"), (4, "d")]

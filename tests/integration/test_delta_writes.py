@@ -129,7 +129,7 @@ def test_a_guard_keeps_changes_that_are_older_than_the_row(spark, changes, table
     assert rows_in(table, "id", "version") == [(1, 5), (2, 6), (3, 5), (4, 1)]
 
 
-def test_several_tables_of_one_stream_of_which_some_had_the_batch(spark, changes, tmp_path):
+def test_a_batch_is_written_only_to_those_tables_of_a_stream_that_lack_it(spark, changes, tmp_path):
     log, state = tmp_path / "log", tmp_path / "state"
     keyed = upsert(str(state), key=["id"], delete_when="op = 'd'", drop=["op"])
     dead = True

@@ -175,7 +175,7 @@ def test_pools_of_threads_grow_and_shrink_while_calls_are_answered(module_broker
         admin.alter_configs("0", delete=["num.io.threads"], resource="broker")
 
 
-def test_what_needs_a_restart_is_refused_with_the_reason(admin: Admin) -> None:
+def test_an_option_that_needs_a_restart_is_refused_with_the_reason(admin: Admin) -> None:
     for option, message in (
         ("num.partitions", "num.partitions cannot be changed while a broker runs: edit its properties file"),
         ("password.encoder.secret", r"password\.encoder\.secret cannot be changed while a broker runs"),

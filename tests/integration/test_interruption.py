@@ -25,7 +25,7 @@ def test_spark_knows_an_interrupt_by_the_text_of_the_error(spark):
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_writers_of_delta_tables_end_so_too(spark, tmp_path, several):
+def test_an_interrupted_writer_of_a_delta_table_raises_the_interrupt(spark, tmp_path, several):
     thread = spark._jvm.java.lang.Thread
 
     def interrupted(rows):

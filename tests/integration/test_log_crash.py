@@ -68,7 +68,9 @@ def all_values(log: PartitionLog) -> Iterator[tuple[int, bytes | None]]:
 
 
 @pytest.mark.dial("LOG_KILL_ROUNDS", seconds=2)
-def test_killed_at_random_moments(tmp_path: Path, script: ModuleType, rounds: int) -> None:
+def test_a_log_killed_at_random_moments_keeps_acknowledged_records(
+    tmp_path: Path, script: ModuleType, rounds: int
+) -> None:
     acknowledged_end = 0
     for seed in range(rounds):
         acknowledged = append_until_killed(tmp_path, seed)
@@ -90,7 +92,7 @@ def test_killed_at_random_moments(tmp_path: Path, script: ModuleType, rounds: in
     assert acknowledged_end > 1000
 
 
-def test_killed_without_a_clean_restart_between(tmp_path: Path, script: ModuleType) -> None:
+def test_a_log_killed_again_before_a_clean_stop_keeps_acknowledged_records(tmp_path: Path, script: ModuleType) -> None:
     # Recovery follows recovery without a clean shutdown marker. The kills leave torn tails and lost indexes.
     choose = random.Random(7)
     for seed in range(100, 106):

@@ -214,7 +214,7 @@ def test_a_query_that_runs_keeps_its_checkpoint_from_being_reset(spark, module_b
 
 
 @pytest.mark.slow
-def test_in_spark_connect(module_broker, filled, tmp_path):
+def test_the_monitor_works_in_spark_connect(module_broker, filled, tmp_path):
     script = tmp_path / "connect.py"
     script.write_text(CONNECT)
     command = [sys.executable, str(script), module_broker.bootstrap_servers, filled, str(tmp_path / "checkpoint")]

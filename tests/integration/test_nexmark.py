@@ -63,7 +63,7 @@ def assert_same_rows(given: pa.Table, wanted: pa.Table) -> None:
     assert [name for name in schema.names if not given[name].equals(wanted[name])] == []
 
 
-def test_every_query_is_there() -> None:
+def test_every_query_of_the_catalogue_has_a_data_frame() -> None:
     assert list(frames.QUERIES) == list(catalogue.QUERIES)
 
 

@@ -133,7 +133,9 @@ def test_a_share_group_and_asyncio_clients_authenticate(broker: EmbeddedBroker, 
         assert [record.value for record in members.poll(STALL_S * 1000)] == [b"value"]
 
 
-def test_commands_authenticate(broker: EmbeddedBroker, provider: Provider, topic: str, tmp_path: Path) -> None:
+def test_commands_authenticate_with_tokens_of_the_provider(
+    broker: EmbeddedBroker, provider: Provider, topic: str, tmp_path: Path
+) -> None:
     path = tmp_path / "client.properties"
     write_properties(path, client(broker, provider))
     environment = {"MILLRACE_CLIENT_CONFIG": str(path)}

@@ -147,7 +147,7 @@ def test_a_running_query_ends_rather_than_continuing_beside_a_reset(numbers, spa
     assert numbers.rows() == sorted([*range(20), *range(21)])
 
 
-def test_wishes_that_make_no_sense(numbers, capfd):
+def test_contradicting_or_unknown_targets_of_a_reset_are_refused(numbers, capfd):
     numbers.ingest()
     numbers.command("reset", "--to-latest", "--to-earliest", code=2)
     assert "name the target by one of" in capfd.readouterr().err

@@ -102,7 +102,7 @@ def test_diverged_logs_become_equal(
     assert values_of(pair, "t") == [b"m0", b"m1", b"m1 too", b"m2"]
 
 
-def test_an_idempotent_producer_through_changes_of_leaders(cluster: ReplicaCluster) -> None:
+def test_an_idempotent_producer_loses_and_doubles_no_record_while_leaders_change(cluster: ReplicaCluster) -> None:
     cluster.create("t", (1, 2, 3), (2, 3, 1))
     count, leaders = 600, {100: 2, 200: 3, 300: 1, 400: 2, 500: 1}
     options = {
@@ -166,7 +166,7 @@ def test_a_follower_begins_where_the_leaders_log_does(pair: ReplicaCluster) -> N
     assert values_of(pair, "t") == [b"7", b"8", b"9", b"last"]
 
 
-def test_where_all_is_synced_first_only_that_counts(pair: ReplicaCluster) -> None:
+def test_with_flush_before_ack_only_synced_records_are_acknowledged(pair: ReplicaCluster) -> None:
     pair.create("t", (1, 2), flush_before_ack="true")
     for number in range(5):
         append(pair, 1, "t", b"%d" % number, b"more")
@@ -338,7 +338,7 @@ def test_committed_offsets_survive_their_coordinator(cluster: ReplicaCluster) ->
         assert committed.offset == 11
 
 
-def test_transactions_over_brokers(cluster: ReplicaCluster) -> None:
+def test_transactions_over_several_brokers_are_committed_or_aborted(cluster: ReplicaCluster) -> None:
     cluster.create("__transaction_state", (1, 2, 3), cleanup_policy="compact")
     cluster.create("t", (2, 3), (3, 1))
     options = {

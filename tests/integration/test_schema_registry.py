@@ -135,7 +135,7 @@ def test_the_schema_of_an_id_does_not_change(admin: Admin) -> None:
     assert not {502, 503, 504, 505} & admin.payload_registry().schemas.keys()
 
 
-def test_dumps() -> None:
+def test_dumps_of_other_registries_are_read() -> None:
     answer = [
         {"subject": "a", "version": 1, "id": 1, "schema": '"string"'},
         {"subject": "b", "version": 2, "id": 1, "schema": '"string"', "schemaType": "AVRO"},
@@ -158,7 +158,9 @@ def test_dumps() -> None:
 # --- the command ------------------------------------------------------------------------------------------------
 
 
-def test_the_command(module_broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_import_export_and_check_schemas(
+    module_broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MILLRACE_BOOTSTRAP_SERVERS", module_broker.bootstrap_servers)
 
     def run(*arguments: str, code: int = 0) -> str:

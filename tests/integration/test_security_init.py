@@ -249,7 +249,9 @@ def test_the_help_shows_examples() -> None:
         (["--client", "broker"], "no 'broker'"),
     ],
 )
-def test_what_cannot_be_made_is_refused(tmp_path: Path, arguments: list[str], problem: str) -> None:
+def test_invalid_arguments_are_refused_before_any_file_is_written(
+    tmp_path: Path, arguments: list[str], problem: str
+) -> None:
     directory = tmp_path / "security"
     done = run_millrace("security", "init", "--directory", directory, *arguments, code=2)
     assert problem in done.stderr

@@ -139,7 +139,7 @@ def test_a_negative_start_is_refused_by_the_broker(broker: EmbeddedBroker, calls
     assert answer.topics[0].partitions[0].error.code == InvalidRequestError.code
 
 
-def test_on_the_command_line(
+def test_commands_describe_and_reset_offsets_of_share_groups(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(*arguments: str, code: int = 0) -> str:

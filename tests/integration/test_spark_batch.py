@@ -114,7 +114,7 @@ def refusal(action):
     ],
     ids=lambda options: ",".join(f"{name}={value}" for name, value in options.items()),
 )
-def test_the_same_rows_on_every_path_and_split(read, opaque, options):
+def test_every_path_and_split_gives_the_same_rows(read, opaque, options):
     name, rows = opaque
     assert tuples(read(name, **options)) == [row for partition in rows.values() for row in partition]
 
@@ -146,7 +146,7 @@ def test_splits_follow_bytes_and_not_partitions(read, opaque):
     assert read(name, splitBytes="20000").rdd.getNumPartitions() > 2 * PARTITIONS
 
 
-def test_counting_and_limits(read, opaque):
+def test_counts_limits_and_groups_are_those_of_the_records(read, opaque):
     name, rows = opaque
     frame = read(name)
     assert frame.count() == COUNT
@@ -157,14 +157,14 @@ def test_counting_and_limits(read, opaque):
     ]
 
 
-def test_an_empty_topic_and_an_empty_range(read, admin, opaque):
+def test_an_empty_topic_and_an_empty_range_give_no_rows(read, admin, opaque):
     name = keep(admin, f"empty-{uuid.uuid4().hex[:8]}", partitions=2)
     assert read(name).count() == 0
     everything = json.dumps({opaque[0]: dict.fromkeys("012", 0)})
     assert read(opaque[0], endingOffsets=everything).count() == 0
 
 
-def test_headers_when_asked_for(read, admin, producer):
+def test_headers_are_read_with_include_headers(read, admin, producer):
     name = keep(admin, f"headers-{uuid.uuid4().hex[:8]}", partitions=1)
     producer.send(name, b"a", headers=[("h", b"1"), ("h", None)])
     producer.send(name, b"b")
@@ -198,7 +198,7 @@ def test_typed_topics_are_real_columns(read, typed):
 
 
 @pytest.mark.parametrize("direct", ["always", "never"])
-def test_some_columns_and_metadata(read, typed, direct):
+def test_only_the_chosen_columns_and_metadata_are_read(read, typed, direct):
     frame = read(typed, columns="n,__offset,__partition,__topic,__timestamp_type,amount", directReads=direct)
     assert frame.columns == ["n", "__offset", "__partition", "__topic", "__timestamp_type", "amount"]
     assert frame.agg(f.sum("n"), f.count("amount")).collect() == [(sum(range(COUNT)), COUNT * 4 // 5)]
@@ -214,7 +214,7 @@ def test_a_schema_given_by_the_user_chooses_columns(spark, module_broker, typed)
     assert "column n" in refusal(lambda: reader.schema("n STRING").load().collect())
 
 
-def test_all_metadata(read, typed):
+def test_include_metadata_adds_all_metadata_columns(read, typed):
     assert read(typed, includeMetadata="true").columns[-6:] == [
         "__topic", "__partition", "__offset", "__timestamp", "__timestamp_type", "__headers",
     ]  # fmt: skip
@@ -235,7 +235,7 @@ def test_a_topic_s_schema_grows(read, admin, producer):
 # --- selection of records ------------------------------------------------------------------------------------
 
 
-def test_patterns_lists_and_assignments(read, admin, producer):
+def test_patterns_lists_and_assignments_select_topics_and_partitions(read, admin, producer):
     prefix = f"many-{uuid.uuid4().hex[:8]}"
     for number in range(3):
         name = keep(admin, f"{prefix}.{number}", partitions=2)
@@ -251,7 +251,7 @@ def test_patterns_lists_and_assignments(read, admin, producer):
     ]
 
 
-def test_positions_by_time(read, opaque):
+def test_timestamps_limit_the_records_of_a_batch(read, opaque):
     name, rows = opaque
     everything = [row for partition in rows.values() for row in partition]
 
@@ -269,7 +269,7 @@ def test_positions_by_time(read, opaque):
     assert read(name, endingTimestamp=beyond).count() == COUNT
 
 
-def test_sql(spark, module_broker, typed):
+def test_a_sql_view_reads_a_topic(spark, module_broker, typed):
     spark.sql(
         f"CREATE OR REPLACE TEMPORARY VIEW records USING millrace OPTIONS "
         f"('kafka.bootstrap.servers' = '{module_broker.bootstrap_servers}', subscribe = '{typed}')"
@@ -279,7 +279,7 @@ def test_sql(spark, module_broker, typed):
     ]
 
 
-def test_with_filter_pushdown_on(spark, read, typed):
+def test_rows_are_filtered_correctly_with_filter_pushdown_enabled(spark, read, typed):
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
         assert read(typed).where("n < 10").count() == 10
@@ -324,7 +324,7 @@ def test_refusals_are_one_sentence(read, opaque, typed):
     assert read(name, endingOffsets=beyond, failOnDataLoss="false").count() == COUNT
 
 
-def test_no_broker(spark):
+def test_a_missing_broker_is_reported_with_the_remedy(spark):
     reader = spark.read.format("millrace").option("kafka.bootstrap.servers", "127.0.0.1:1").option("subscribe", "t")
     reader = reader.option("kafka.socket.connection.setup.timeout.ms", "200")
     assert "no broker answers at 127.0.0.1:1: start one with 'millrace broker'" in refusal(reader.load)

@@ -182,7 +182,7 @@ def run(*command):
     return subprocess.run(command, check=True, capture_output=True, text=True, cwd="/", env=environment).stdout
 
 
-def test_batches_streams_sql_ingest_and_sink(cluster, done, module_broker):
+def test_batches_streams_sql_ingest_and_sink_work_on_executors(cluster, done, module_broker):
     assert done["view"] == {"count(1)": NUMBERS // 2, "max(n)": NUMBERS - 2}
     for table in ("streamed", "ingested"):
         rows = DeltaTable(cluster.directory / table).to_pyarrow_table()

@@ -51,7 +51,7 @@ def done(module_broker, directory, default_port_is_taken):
     return json.loads(ended.stdout.splitlines()[-1])
 
 
-def test_batches_sql_and_the_sink(done, module_broker):
+def test_batches_sql_and_the_sink_work_in_spark_connect(done, module_broker):
     assert done["read"] == sum(range(100, NUMBERS))
     assert done["view"] == NUMBERS
     config = {"bootstrap.servers": module_broker.bootstrap_servers, "isolation.level": "read_committed"}

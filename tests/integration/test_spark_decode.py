@@ -109,7 +109,7 @@ def test_framed_avro_of_two_writers_becomes_columns(reader, fill, registered):
     assert (chosen[0]["tags"], chosen[0]["__value"][:5]) == (["a", "b"], struct.pack(">bI", 0, new))
 
 
-def test_bare_json_and_protobuf(reader, fill):
+def test_bare_json_and_protobuf_become_columns(reader, fill):
     topic = fill([(None, b'{"id": 7, "at": "2024-02-29T12:00:00+01:00", "m": {"a": 1.5}}'), (None, b"{}")])
     ddl = "id BIGINT, at TIMESTAMP, m MAP<STRING, DOUBLE>"
     rows = (

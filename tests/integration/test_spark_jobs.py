@@ -195,7 +195,7 @@ def script(path, text):
     return path
 
 
-def test_a_java_that_is_too_old(module_broker, run, tmp_path):
+def test_a_too_old_java_is_refused_with_the_remedy(module_broker, run, tmp_path):
     script(tmp_path / "jdk" / "bin" / "java", "echo 'openjdk version \"11.0.2\" 2019-01-15' >&2")
     ran = run([sys.executable, *ingest(module_broker, "t", tmp_path / "table")], JAVA_HOME=str(tmp_path / "jdk"))
     assert ran.end() == 1

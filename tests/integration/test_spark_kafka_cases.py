@@ -170,7 +170,7 @@ def test_a_limit_as_large_as_numbers_go_does_not_overflow(topics, query):
     assert sizes(query(topic, startingOffsets="earliest", maxOffsetsPerTrigger=str(2**63 - 1)).run()) == [20]
 
 
-def test_a_limit_in_bytes(topics, query):
+def test_a_limit_in_bytes_divides_the_records_into_several_batches(topics, query):
     topic = topics.create()
     for first in range(0, 60, 10):
         topics.send(topic, {0: range(first, first + 10)})
@@ -179,7 +179,7 @@ def test_a_limit_in_bytes(topics, query):
     assert len(sizes(run)) > 2
 
 
-def test_a_minimum_and_a_maximum_together(topics, query):
+def test_with_a_minimum_and_a_maximum_a_batch_keeps_both(topics, query):
     topic = topics.create()
     topics.send(topic, {0: range(5)})
     options = {"minOffsetsPerTrigger": "10", "maxOffsetsPerTrigger": "15", "maxTriggerDelay": "1h"}
@@ -194,7 +194,7 @@ def test_a_minimum_and_a_maximum_together(topics, query):
     assert sizes(running) == [5, 15, 10]
 
 
-def test_a_minimum_alone_that_the_delay_overrules(topics, query):
+def test_a_batch_below_its_minimum_is_read_after_the_delay(topics, query):
     topic = topics.create()
     options = {"minOffsetsPerTrigger": "1000", "maxTriggerDelay": "100ms"}
     with query(topic, startingOffsets="earliest", **options) as running:
@@ -211,7 +211,7 @@ def test_the_trigger_once_reads_everything_despite_a_limit(topics, query):
     assert sizes(query(topic, startingOffsets="earliest", **limits).run(once=True)) == [20]
 
 
-def test_the_default_trigger(topics, stream, tmp_path):
+def test_the_default_trigger_reads_all_records(topics, stream, tmp_path):
     topic = topics.filled()
     writer = stream(subscribe=topic, startingOffsets="earliest").writeStream.format("noop")
     running = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
@@ -268,7 +268,7 @@ def test_a_topic_that_is_deleted_ends_the_query_and_says_so(topics, query):
 # --- one stream twice, and two together ----------------------------------------------------------------------
 
 
-def test_a_stream_joined_with_itself(topics, stream, tmp_path):
+def test_a_stream_joined_with_itself_matches_each_record(topics, stream, tmp_path):
     topic = topics.filled()
     read = stream(subscribe=topic, startingOffsets="earliest").selectExpr(
         "CAST(CAST(value AS STRING) AS INT) AS number"
@@ -278,7 +278,7 @@ def test_a_stream_joined_with_itself(topics, stream, tmp_path):
     assert sorted(run.rows) == [(number, number) for number in range(20)]
 
 
-def test_two_streams_of_which_one_has_nothing_new(topics, stream, tmp_path):
+def test_a_union_of_two_streams_continues_if_only_one_has_new_records(topics, stream, tmp_path):
     one, other = topics.filled(), topics.filled()
 
     def both():
@@ -297,7 +297,7 @@ def test_two_streams_of_which_one_has_nothing_new(topics, stream, tmp_path):
     assert both().run().values() == [71]
 
 
-def test_a_watermark_on_the_records_time(topics, stream, tmp_path):
+def test_a_window_is_emitted_when_the_watermark_has_passed_its_end(topics, stream, tmp_path):
     topic = topics.filled()
     counted = (
         stream(subscribe=topic, startingOffsets="earliest")
@@ -331,7 +331,7 @@ def test_columns_of_a_stream_are_those_of_the_connector(topics, stream):
 
 
 @pytest.mark.parametrize(("key", "value"), [(None, b"v"), (b"k", None), (None, None), (b"", b"")])
-def test_keys_and_values_that_are_null_or_empty(topics, read, key, value):
+def test_null_and_empty_keys_and_values_are_distinguished(topics, read, key, value):
     topic = topics.create()
     topics.send(topic, {0: [0]}, key=key, value=value)
     [row] = read(topic).collect()
@@ -355,7 +355,7 @@ def test_an_end_that_no_record_reaches_is_the_latest(topics, read):
     assert numbers(read(topic, endingTimestamp=str(START_MS + 10**6))) == list(range(20))
 
 
-def test_one_dataframe_twice_in_a_query(topics, read):
+def test_a_data_frame_can_be_used_twice_in_a_query(topics, read):
     frame = read(topics.filled())
     assert frame.union(frame).count() == 40
     assert frame.join(frame.selectExpr("value AS other"), f.expr("value = other")).count() == 20
@@ -368,7 +368,7 @@ def test_the_earliest_offsets_are_those_of_the_moment_of_reading(topics, read):
     assert numbers(frame) == list(range(6, 20))
 
 
-def test_more_tasks_than_partitions_and_fewer_records_in_each(topics, read):
+def test_options_for_more_and_smaller_tasks_lose_no_record(topics, read):
     topic = topics.filled()
     for options, least in [({"minPartitions": "6"}, 6), ({"maxRecordsPerPartition": "3"}, 7)]:
         frame = read(topic, **options)

@@ -91,7 +91,7 @@ def refused(kind, action):
 # --- batch --------------------------------------------------------------------------------------------------------
 
 
-def test_all_columns_of_an_opaque_topic(spark, make, records, write):
+def test_all_columns_of_an_opaque_topic_are_written(spark, make, records, write):
     topic = make()
     schema = (
         "key STRING, value STRING, partition INT, timestamp TIMESTAMP, offset BIGINT, more STRING, "
@@ -116,7 +116,7 @@ def test_all_columns_of_an_opaque_topic(spark, make, records, write):
     assert sum(bool(record.headers) for record in records(topic)) == 1
 
 
-def test_keys_go_where_a_producers_go(spark, make, records, write, module_broker):
+def test_keys_have_the_partitions_that_a_producer_gives_them(spark, make, records, write, module_broker):
     ours, theirs = make(), make()
     keys = [f"key-{number}" for number in range(200)]
     write(spark.createDataFrame([(key.encode(), b"v") for key in keys], "key BINARY, value BINARY"), ours)
@@ -432,7 +432,7 @@ def test_complete_mode_appends_all_rows_again_as_kafkas_sink_does(spark, make, r
         run("update")
 
 
-def test_the_example_of_the_documents(spark, admin, module_broker, records, tmp_path, monkeypatch):
+def test_the_example_of_the_documents_runs_as_it_stands(spark, admin, module_broker, records, tmp_path, monkeypatch):
     for topic in ("orders_raw", "orders_loud"):
         admin.create_topic(topic, partitions=2)
     text = (ROOT / "docs" / "spark.md").read_text()
@@ -446,7 +446,7 @@ def test_the_example_of_the_documents(spark, admin, module_broker, records, tmp_
     ]
 
 
-def test_foreach_batch_with_a_name_for_each_topic(spark, make, records, module_broker, tmp_path):
+def test_foreach_batch_with_a_name_for_each_topic_writes_each_batch_once(spark, make, records, module_broker, tmp_path):
     source, one, two = make(), make(), make()
     servers = {"kafka.bootstrap.servers": module_broker.bootstrap_servers}
     name = f"app-{uuid.uuid4().hex[:8]}"

@@ -71,7 +71,7 @@ def test_a_view_gives_all_rows_however_it_was_filtered_before(spark, view, numbe
     assert tuple(spark.sql(joined).head()) == (ROWS, 10)
 
 
-def test_so_does_a_data_frame(spark, module_broker, numbers, pushdown):
+def test_a_data_frame_gives_all_rows_however_it_was_filtered_before(spark, module_broker, numbers, pushdown):
     options = {"kafka.bootstrap.servers": module_broker.bootstrap_servers, "subscribe": numbers}
     frame = spark.read.format("millrace").options(**options).load()
     assert frame.where("n > 29").union(frame.where("n < 5")).count() == 15

@@ -63,7 +63,7 @@ def failure(action):
     return caught.value
 
 
-def test_available_now_by_limited_batches_and_continuing_from_the_checkpoint(query, topic, send):
+def test_available_now_reads_limited_batches_and_continues_from_the_checkpoint(query, topic, send):
     send(topic, range(1000))
     first = query(topic, maxOffsetsPerTrigger=300)
     # Records that arrive while the query runs are not part of "now".
@@ -138,7 +138,7 @@ def test_the_lag_of_a_query_is_that_of_its_group(query, admin, topic, send):
     assert sum(lag.lag for lag in lags) <= 5
 
 
-def test_a_schema_that_grows_while_a_query_runs(query, admin, producer):
+def test_a_query_continues_when_the_schema_of_its_topic_grows(query, admin, producer):
     name = f"grows-{uuid.uuid4().hex[:8]}"
     admin.create_topic(name, partitions=1, schema="a INT", configs={"retention.ms": "-1"})
     producer.send_table(name, pa.table({"a": pa.array([1], pa.int32())}))

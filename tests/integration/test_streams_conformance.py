@@ -137,7 +137,7 @@ def marked_cases() -> Iterator[Any]:
 
 # The first case of a runner waits for all of them.
 @pytest.mark.parametrize(("case", "runner"), list(marked_cases()))
-def test_gives_what_kafka_streams_gives(case: dict[str, Any], runner: str, outcomes: Outcomes) -> None:
+def test_results_on_spark_are_those_of_kafka_streams(case: dict[str, Any], runner: str, outcomes: Outcomes) -> None:
     found = getattr(outcomes, runner)
     for topic, expected in expected_outputs(case).items():
         assert found[f"{case['name']}.{topic}"] == expected, f"cut with seed {SEED}"

@@ -185,7 +185,7 @@ def test_consumers_read_on_through_the_store(filled: tuple[EmbeddedBroker, Admin
     assert b"".join(admin.read_range(topic, 0, 10, 990))
 
 
-def test_it_continues_after_a_restart(uri: str, tmp_path: Path, topic: str) -> None:
+def test_a_tiered_topic_continues_after_a_restart(uri: str, tmp_path: Path, topic: str) -> None:
     values = values_of(600)
     with tiered_broker(tmp_path / "broker", uri) as broker, Admin(broker.bootstrap_servers) as admin:
         admin.create_topic(topic, partitions=1, configs=TIERED)
@@ -231,7 +231,7 @@ def test_a_spark_session_reads_the_store_in_its_tasks(
     assert [bytes(value) for _, value in sorted(map(tuple, rows))] == values
 
 
-def test_spark_reads_by_the_broker_what_it_cannot_reach(
+def test_spark_reads_from_the_broker_if_it_cannot_reach_the_store(
     filled: tuple[EmbeddedBroker, Admin, list[bytes]], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker, _, values = filled
@@ -248,7 +248,7 @@ def test_spark_reads_by_the_broker_what_it_cannot_reach(
         read_directly(broker, topic, directReads="always")
 
 
-def test_a_store_that_is_away(s3: S3, tmp_path: Path, topic: str) -> None:
+def test_reads_and_writes_of_local_records_continue_without_the_store(s3: S3, tmp_path: Path, topic: str) -> None:
     with (
         tiered_broker(tmp_path / "broker", s3.uri(uuid.uuid4().hex)) as broker,
         Admin(broker.bootstrap_servers) as admin,

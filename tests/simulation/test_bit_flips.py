@@ -94,7 +94,7 @@ def check_partition(manager: LogManager, partition: Partition, held: Records) ->
 
 @pytest.mark.dial("LOG_FLIP_ROUNDS", seconds=0.1)
 @pytest.mark.parametrize("is_closed", [True, False])
-def test_any_bit_of_any_file(rounds: int, seed: int, is_closed: bool) -> None:
+def test_a_flipped_bit_of_any_file_gives_the_records_or_an_error(rounds: int, seed: int, is_closed: bool) -> None:
     choose = random.Random(seed)
     world, held = filled(seed, is_closed=is_closed)
     noticed = 0

@@ -79,7 +79,7 @@ async def crash(directory: Path, seed: int) -> int:
 
 @pytest.mark.slow
 @pytest.mark.dial("COORDINATOR_CRASH_ROUNDS", seconds=5)
-def test_crashes_of_coordinators(rounds: int, tmp_path: Path) -> None:
+def test_coordinators_keep_acknowledged_state_after_a_crash_at_any_step(rounds: int, tmp_path: Path) -> None:
     first = int(os.environ.get("COORDINATOR_CRASH_SEED", 0)) or None
     seeds = [first] if first is not None else range(1, rounds + 1)
     images = 0

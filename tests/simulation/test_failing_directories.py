@@ -105,7 +105,7 @@ def test_a_disk_that_fails_takes_its_directory_offline(
     assert all(len(read_all(log)) >= 20 for log in again.logs() if log.topic == "orders")
 
 
-def test_a_directory_that_fails_at_start() -> None:
+def test_a_directory_that_fails_at_the_start_is_offline_and_the_others_serve() -> None:
     disk = SimulatedDisk()
     manager = open_manager(disk)
     fill(manager)
@@ -123,7 +123,7 @@ def test_a_directory_that_fails_at_start() -> None:
     assert by_directory(open_manager(disk)) == {FIRST: [0, 2, 0], SECOND: [1, 3]}
 
 
-def test_a_directory_that_fails_while_its_partitions_load() -> None:
+def test_a_directory_that_fails_while_its_partitions_load_is_offline() -> None:
     disk = SimulatedDisk()
     manager = open_manager(disk)
     fill(manager)

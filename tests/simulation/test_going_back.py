@@ -72,7 +72,7 @@ def check(log: PartitionLog, before: Content, cut: int, after: Content) -> None:
 
 @pytest.mark.parametrize("is_held", [False, True])
 @pytest.mark.parametrize("run", range(6))
-def test_truncated_at_any_step(run: int, seed: int, is_held: bool) -> None:
+def test_a_crash_at_any_step_of_a_truncation_leaves_a_sound_log(run: int, seed: int, is_held: bool) -> None:
     choose = random.Random(seed)
     disk = SimulatedDisk(seed=seed)
     manager = open_manager(disk)
@@ -106,7 +106,7 @@ def test_truncated_at_any_step(run: int, seed: int, is_held: bool) -> None:
 
 @pytest.mark.parametrize("offset", [5, 100])
 @pytest.mark.parametrize("run", range(4))
-def test_started_again_at_any_step(run: int, seed: int, offset: int) -> None:
+def test_a_crash_at_any_step_of_a_new_start_leaves_a_sound_log(run: int, seed: int, offset: int) -> None:
     choose = random.Random(seed)
     disk = SimulatedDisk(seed=seed)
     manager = open_manager(disk)

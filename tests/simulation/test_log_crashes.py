@@ -16,7 +16,7 @@ STEPS = 120
 
 @pytest.mark.slow
 @pytest.mark.dial("LOG_CRASH_ROUNDS", seconds=5)
-def test_crashes_at_every_step(rounds: int) -> None:
+def test_a_crash_at_every_step_keeps_all_promised_records(rounds: int) -> None:
     first = int(os.environ.get("LOG_CRASH_SEED", 0)) or None
     seeds = [first] if first is not None else range(1, rounds + 1)
     images = 0

@@ -69,7 +69,7 @@ def test_a_result_has_the_keys_that_the_report_and_others_read(context: Context)
     assert result["ratio"] == {"min": 2.0, "median": 3.0, "max": 4.0}
 
 
-def test_where_less_is_better_the_ratio_is_inverted(context: Context) -> None:
+def test_if_less_is_better_the_ratio_is_inverted(context: Context) -> None:
     assert _run(_benchmark([], higher_is_better=False), context)["ratio"]["max"] == 0.5
 
 

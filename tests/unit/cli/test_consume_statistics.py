@@ -4,7 +4,7 @@ from millrace.cli.group_views import age_text, size_text
 from millrace.cli.perf.consume_statistics import DETAILED_HEADER, HEADER, ConsumeStatistics
 
 
-def test_the_line_of_a_run() -> None:
+def test_the_line_of_a_run_has_totals_and_rates() -> None:
     statistics = ConsumeStatistics(started_s=0.0)
     statistics.consumed(1000, 2 * 1024 * 1024)
     statistics.rebalance_s = 0.5
@@ -26,7 +26,7 @@ def test_the_lines_of_intervals_have_sums_of_data_and_rates_of_the_interval() ->
     assert len(second) == len(DETAILED_HEADER.split(", "))
 
 
-def test_nothing_in_no_time() -> None:
+def test_a_run_without_records_and_time_has_rates_of_0() -> None:
     assert ConsumeStatistics(started_s=1.0).total_line(1.0).endswith("0.0000, 0.0000, 0, 0.0000, 0, 0, 0.0000, 0.0000")
 
 

@@ -50,7 +50,7 @@ def test_lines_are_counted_through_the_blocks_of_a_long_file() -> None:
         list(csv_tables(_source(text), SCHEMA))
 
 
-def test_a_source_that_gives_all_it_is_asked_for() -> None:
+def test_a_value_that_does_not_fit_is_named_also_if_one_read_gives_the_whole_file() -> None:
     with pytest.raises(SchemaMismatchError, match=r"^line 2: column id"):
         list(csv_tables(io.BytesIO(b"id,city\nx,Rome\n"), SCHEMA))
 

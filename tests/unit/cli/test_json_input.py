@@ -35,7 +35,7 @@ from millrace.schemas import parse_schema
         ("STRING", '"é"', "é"),
     ],
 )
-def test_types(ddl: str, text: str, expected: Any) -> None:
+def test_each_type_is_read_from_json_and_missing_values_are_null(ddl: str, text: str, expected: Any) -> None:
     schema = parse_schema(f"a {ddl}, b INT")
     table = typed_json_table(f'{{"a": {text}, "b": 1}}\n{{"b": 2}}\n'.encode(), schema, 1)
     assert table.column("a").to_pylist() == [expected, None]
@@ -66,12 +66,12 @@ def test_misfits_name_line_and_column(ddl: str, text: str, message: str) -> None
         ("[1]", "line 1: a record"),
     ],
 )
-def test_other_objects(line: str, message: str) -> None:
+def test_lines_that_are_no_objects_of_the_schema_are_refused_with_their_number(line: str, message: str) -> None:
     with pytest.raises(SchemaMismatchError, match=message):
         typed_json_table(line.encode(), parse_schema("a INT"), 1)
 
 
-def test_records_of_an_opaque_topic() -> None:
+def test_json_objects_become_records_of_an_opaque_topic() -> None:
     lines = b'{"key": "k", "value": "v", "timestamp": 5, "headers": {"h": "x"}}\n'
     lines += b'{"value": {"base64": "AP8="}, "offset": 3}\n'
     assert opaque_json_table(lines, 1).to_pylist() == [

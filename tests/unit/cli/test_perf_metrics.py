@@ -15,7 +15,7 @@ def test_names_are_sorted_and_lined_up_and_numbers_have_three_digits() -> None:
     ]
 
 
-def test_a_producers_totals_rates_and_averages() -> None:
+def test_a_producer_has_totals_rates_and_averages() -> None:
     counts = ProducerStatistics(
         records_sent=1000,
         records_failed=2,

@@ -25,7 +25,7 @@ def test_of_many_records_some_are_measured() -> None:
     assert ProduceStatistics(5_000_000, 0).sampling == 10
 
 
-def test_percentiles_of_few_and_of_none() -> None:
+def test_percentiles_are_0_without_values_and_the_value_of_a_single_one() -> None:
     assert percentiles([], (0.5, 0.99)) == [0.0, 0.0]
     assert percentiles([7.0], (0.5, 1.0)) == [7.0, 7.0]
 

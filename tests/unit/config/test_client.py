@@ -16,7 +16,7 @@ from millrace.errors import InvalidConfigError
         ("[::1]", ("[::1]:9092",)),
     ],
 )
-def test_addresses(text: str, addresses: tuple[str, ...]) -> None:
+def test_addresses_are_read_with_the_default_port(text: str, addresses: tuple[str, ...]) -> None:
     assert parse_addresses(text) == addresses
     assert ClientConfig.of(text).addresses == addresses
 
@@ -27,14 +27,14 @@ def test_invalid_addresses_are_refused(text: str) -> None:
         ClientConfig.of(text)
 
 
-def test_lists_of_servers_and_numbers_as_text() -> None:
+def test_lists_of_servers_and_numbers_as_text_are_accepted() -> None:
     config = ConsumerConfig.of({"bootstrap.servers": ["a:1", "b:2"], "fetch.max.wait.ms": "7"})
     assert config.addresses == ("a:1", "b:2")
     assert config.fetch_max_wait_ms == 7
 
 
 @pytest.mark.parametrize(("value", "number"), [("all", -1), (-1, -1), ("-1", -1), (1, 1), ("0", 0)])
-def test_acks_in_all_spellings(value: object, number: int) -> None:
+def test_acks_is_read_in_all_its_spellings(value: object, number: int) -> None:
     config = ProducerConfig.of({"acks": value, "enable.idempotence": value in ("all", -1, "-1")})
     assert isinstance(config.acks, Acks)
     assert config.acks.number == number
@@ -50,7 +50,7 @@ def test_acks_in_all_spellings(value: object, number: int) -> None:
         ({"send.buffer.bytes": "1"}, r"unknown option send\.buffer\.bytes"),
     ],
 )
-def test_options_that_do_not_go_together(options: dict[str, object], message: str) -> None:
+def test_contradicting_or_unknown_options_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidConfigError, match=message):
         ProducerConfig.of(options)
 

@@ -22,7 +22,7 @@ PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
         (f'{PLAIN} required user_a="b;";\nx.OAuthBearerLoginModule required ;', {"user_a": "b;"}),
     ],
 )
-def test_the_options_of_the_login_module(text: str, options: dict[str, str]) -> None:
+def test_the_options_of_the_login_module_are_read(text: str, options: dict[str, str]) -> None:
     assert parse_jaas(text) == options
 
 

@@ -46,7 +46,7 @@ def test_references_are_resolved_where_a_client_is_made(place, monkeypatch):
         "${directory:name}",
     ],
 )
-def test_one_that_leads_nowhere_is_named_and_nothing_of_the_files(place, reference):
+def test_an_unresolvable_reference_is_named_without_content_of_files(place, reference):
     reference = reference.replace("PLACE", str(place))
     with pytest.raises(InvalidConfigError, match="cannot be resolved") as raised:
         ClientConfig.load({"client.id": reference})
@@ -79,7 +79,7 @@ def test_values_of_secret_names_are_hidden(name):
     assert shown(name, "hunter2") == "(hidden)"
 
 
-def test_so_are_values_that_tell_a_secret_and_no_others():
+def test_values_that_contain_a_secret_are_hidden_and_others_are_shown():
     assert shown("client.id", 'x required password="hunter2";') == "(hidden)"
     assert shown("key.deserializer", "bytes") == "'bytes'"
     assert shown("batch.size", 7) == "7"

@@ -130,7 +130,7 @@ def test_a_broker_without_plaintext_has_no_address_for_old_clients() -> None:
     }
 
 
-def test_topics_that_are_being_reassigned() -> None:
+def test_a_topic_node_has_the_replicas_that_a_reassignment_adds_and_removes() -> None:
     data = (
         b'{"removing_replicas":{"0":[1]},"partitions":{"0":[2,3,1],"1":[2]},"topic_id":"AAAAAAAAAAAAAAAAAAAAAQ",'
         b'"adding_replicas":{"0":[2,3]},"version":3,"of_later_versions":{}}'

@@ -43,6 +43,6 @@ def test_every_user_has_a_path(name: str) -> None:
     check_path(paths.config_path(paths.config_entity("users", name)))
 
 
-def test_numbers_of_sequential_nodes() -> None:
+def test_the_number_of_a_sequential_node_is_read_from_its_path() -> None:
     assert paths.sequence_of("/config/changes/config_change_0000000042") == 42
     assert paths.sequence_of("isr_change_0000000000") == 0

@@ -70,7 +70,7 @@ transactions = st.builds(
 
 
 @given(text, text, int32)
-def test_keys_survive(group: str, topic: str, partition: int) -> None:
+def test_keys_of_offsets_groups_and_transactions_survive_a_round_trip(group: str, topic: str, partition: int) -> None:
     key = OffsetCommitKey(group=group, topic=topic, partition=partition)
     assert read_offsets_key(write_key(key)) == key
     assert read_offsets_key(write_key(GroupMetadataKey(group=group))) == GroupMetadataKey(group=group)

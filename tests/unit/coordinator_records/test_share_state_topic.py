@@ -84,7 +84,7 @@ def test_messages_are_the_bytes_that_the_broker_writes(
     assert write_versioned(value, version) == record.value
 
 
-def test_updates_and_unknown_keys() -> None:
+def test_updates_are_shown_and_unknown_keys_are_passed_over() -> None:
     key = write_key(ShareUpdateKey(group_id="g", topic_id=TOPIC_ID, partition=2))
     batch = UpdatedBatch(first_offset=1, last_offset=2, delivery_state=2, delivery_count=1)
     value = ShareUpdateValue(

@@ -33,7 +33,9 @@ def test_each_call_has_a_request_and_a_response_of_the_same_versions() -> None:
         (ApiKey.SASL_HANDSHAKE, 1, 1, 0),
     ],
 )
-def test_header_versions(api_key: int, version: int, request_header: int, response_header: int) -> None:
+def test_each_version_of_a_call_has_kafkas_header_versions(
+    api_key: int, version: int, request_header: int, response_header: int
+) -> None:
     assert request_header_version(api_key, version) == request_header
     assert response_header_version(api_key, version) == response_header
 

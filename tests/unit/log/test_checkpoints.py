@@ -15,7 +15,7 @@ partitions = st.tuples(st.text("abc._-", min_size=1), st.integers(0, 2**31 - 1))
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20, deadline=None)
 @given(offsets=st.dictionaries(partitions, st.integers(0, 2**63 - 1), max_size=5))
-def test_offsets_written_and_read_again(tmp_path: Path, offsets: dict[tuple[str, int], int]) -> None:
+def test_offsets_are_read_as_they_were_written(tmp_path: Path, offsets: dict[tuple[str, int], int]) -> None:
     path = tmp_path / "recovery-point-offset-checkpoint"
     write_offsets(OsFiles(), path, offsets)
     assert read_offsets(OsFiles(), path) == offsets

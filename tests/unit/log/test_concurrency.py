@@ -18,7 +18,9 @@ from millrace_broker.log import PartitionLog
 APPENDS = 1500
 
 
-def test_readers_beside_a_writer(open_log: Callable[..., PartitionLog], batch: Callable[..., bytes]) -> None:
+def test_readers_beside_a_writer_and_retention_get_the_appended_records(
+    open_log: Callable[..., PartitionLog], batch: Callable[..., bytes]
+) -> None:
     options = {
         "segment.bytes": 4000,
         "index.interval.bytes": 100,

@@ -34,7 +34,7 @@ def at_once(log: PartitionLog, data: bytes, leader_epoch: int = 0) -> AppendResu
     return log.append_unsynced(ProducedBatches(data, log.config), leader_epoch=leader_epoch, may_wait=False)
 
 
-def test_it_appends_once_the_files_are_open(open_log: Open, batch: Batch) -> None:
+def test_the_event_loop_appends_when_the_files_are_open(open_log: Open, batch: Batch) -> None:
     log = open_log()
     assert at_once(log, batch([START])) is None  # the segment has not been opened for appending
     log.append(batch([START]))
@@ -67,7 +67,7 @@ def test_a_roll_is_left_to_a_thread(open_log: Open, batch: Batch) -> None:
     assert at_once(log, sent) is not None
 
 
-def test_it_does_not_wait_for_others_at_the_log(open_log: Open, batch: Batch) -> None:
+def test_the_event_loop_does_not_wait_for_the_lock_of_the_log(open_log: Open, batch: Batch) -> None:
     log = open_log()
     log.append(batch([START]))
     is_held, release = threading.Event(), threading.Event()

@@ -56,7 +56,7 @@ def test_the_epoch_of_the_start_begins_there(start: int, expected: tuple[tuple[i
 @pytest.mark.parametrize(
     ("offset", "epoch"), [(9, None), (10, 2), (11, 2), (19, 2), (20, 4), (29, 4), (30, 7), (31, 7)]
 )
-def test_the_epoch_of_an_offset(offset: int, epoch: int | None) -> None:
+def test_an_offset_has_the_epoch_that_began_last_before_it(offset: int, epoch: int | None) -> None:
     assert LeaderEpochs(ENTRIES).epoch_of(offset) == epoch
 
 
@@ -65,7 +65,7 @@ def test_the_epoch_of_an_offset(offset: int, epoch: int | None) -> None:
     [(-1, None), (0, (0, 10)), (1, (1, 10)), (2, (2, 20)), (3, (2, 20)), (4, (4, 30)), (6, (4, 30)), (7, (7, 35)),
      (8, None)],
 )  # fmt: skip
-def test_where_an_epoch_ends(epoch: int, expected: tuple[int, int] | None) -> None:
+def test_an_epoch_ends_where_the_next_one_begins(epoch: int, expected: tuple[int, int] | None) -> None:
     assert LeaderEpochs(ENTRIES).end_offset_of(epoch, 35) == expected
     assert LeaderEpochs().end_offset_of(epoch, 35) is None
 

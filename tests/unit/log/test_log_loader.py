@@ -334,12 +334,14 @@ def test_damaged_epochs_are_read_from_the_batches(open_log: Open, filled: int, t
         log.release()
 
 
-def test_lost_epochs_are_read__from_the_batches(open_log: Open, filled: int, tmp_path: Path) -> None:
+def test_lost_epochs_are_read_from_the_batches(open_log: Open, filled: int, tmp_path: Path) -> None:
     (tmp_path / "leader-epoch-checkpoint").unlink()
     assert open_log(OPTIONS).epochs.entries == ((0, 0), (1, 8), (2, 16))
 
 
-def test_lost_end_of_the_log_below_its_start(open_log: Open, filled: int, tmp_path: Path) -> None:
+def test_a_log_that_lost_all_records_before_its_start_begins_empty_there(
+    open_log: Open, filled: int, tmp_path: Path
+) -> None:
     for path in tmp_path.glob("*.log"):
         path.write_bytes(b"")
     log = open_log(OPTIONS, log_start_offset=15)

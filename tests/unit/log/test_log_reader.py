@@ -38,7 +38,7 @@ class VanishingFiles(OsFiles):
         return None
 
 
-def test_deletion_of_a_segment_during_a_read(open_log: Open, batch: Batch) -> None:
+def test_a_read_continues_when_its_segment_is_deleted(open_log: Open, batch: Batch) -> None:
     files = VanishingFiles()
     log = open_log({"segment.bytes": 2 * len(batch())}, files=files)
 

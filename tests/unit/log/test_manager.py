@@ -61,7 +61,9 @@ def test_files_of_the_directory_are_kafkas(
     assert not (data / ".kafka_cleanshutdown").exists()
 
 
-def test_crash_recovers(open_manager: Callable[..., LogManager], batch: Batch, tmp_path: Path) -> None:
+def test_a_torn_batch_is_cut_off_after_a_crash(
+    open_manager: Callable[..., LogManager], batch: Batch, tmp_path: Path
+) -> None:
     manager = open_manager()
     manager.create_log("orders", TOPIC_ID, 0).append(batch([1, 2]))
     crash(manager)
@@ -263,7 +265,7 @@ def test_new_partitions_go_where_there_are_fewest(open_manager: Callable[..., Lo
     assert [log.partition for log in open_manager("b", "a").logs()] == [0, 1, 2, 3, 4]
 
 
-def test_configuration_of_a_topic(open_manager: Callable[..., LogManager]) -> None:
+def test_all_partitions_of_a_topic_have_its_configuration(open_manager: Callable[..., LogManager]) -> None:
     manager = open_manager(options={"segment.bytes": 5000})
     log = manager.create_log("orders", TOPIC_ID, 0)
     assert log.config.segment_bytes == 5000
@@ -273,7 +275,9 @@ def test_configuration_of_a_topic(open_manager: Callable[..., LogManager]) -> No
     assert manager.create_log("parcels", uuid4(), 0).config.segment_bytes == 5000
 
 
-def test_directory_in_use(open_manager: Callable[..., LogManager], tmp_path: Path) -> None:
+def test_a_directory_in_use_is_refused_with_the_process_of_its_broker(
+    open_manager: Callable[..., LogManager], tmp_path: Path
+) -> None:
     open_manager()
     with pytest.raises(EnvironmentProblemError, match=rf"data is in use by another broker \(process {os.getpid()}\)"):
         open_manager()
@@ -291,7 +295,9 @@ def test_directory_in_use(open_manager: Callable[..., LogManager], tmp_path: Pat
     ("other", "message"),
     [({"broker_id": 2}, "belongs to broker 1"), ({"cluster_id": "lakes"}, "belongs to cluster rivers")],
 )
-def test_directory_of_another(open_manager: Callable[..., LogManager], other: dict[str, Any], message: str) -> None:
+def test_a_directory_of_another_broker_or_cluster_is_refused(
+    open_manager: Callable[..., LogManager], other: dict[str, Any], message: str
+) -> None:
     open_manager().close()
     with pytest.raises(EnvironmentProblemError, match=message):
         open_manager(**other)
@@ -299,13 +305,13 @@ def test_directory_of_another(open_manager: Callable[..., LogManager], other: di
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can write everywhere")
-def test_directory_that_cannot_be_written(open_manager: Callable[..., LogManager], tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_written_is_refused(open_manager: Callable[..., LogManager], tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(StorageError, match="Permission denied"):
         open_manager()
 
 
-def test_directory_whose_place_is_a_file(open_manager: Callable[..., LogManager], tmp_path: Path) -> None:
+def test_a_directory_whose_path_is_a_file_is_refused(open_manager: Callable[..., LogManager], tmp_path: Path) -> None:
     (tmp_path / "data").write_text("not a directory")
     with pytest.raises(StorageError, match="cannot make directory"):
         open_manager()

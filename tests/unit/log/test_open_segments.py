@@ -28,7 +28,7 @@ def test_the_first_opened_segment_is_closed_first() -> None:
     assert len(bound) == 1
 
 
-def test_a_busy_one_continues_being_counted() -> None:
+def test_a_busy_segment_is_counted_until_it_can_be_released() -> None:
     busy, *others = [Segment(is_busy=True), Segment(), Segment()]
     bound = OpenSegments(1)
     for segment in (busy, *others):

@@ -58,7 +58,7 @@ def test_stored_bytes_are_the_producers_but_for_place(open_log: Open, batch: Bat
     assert stored[16:] == sent[16:]
 
 
-def test_append_of_many_batches_at_once(open_log: Open, batch: Batch) -> None:
+def test_many_batches_are_appended_at_once(open_log: Open, batch: Batch) -> None:
     log = open_log()
     log.append(b"".join(batch([START]) for _ in range(1500)))
     assert log.log_end_offset == 1500
@@ -93,7 +93,7 @@ def test_negative_leader_epoch_is_refused(open_log: Open, batch: Batch) -> None:
     assert log.append(batch(), leader_epoch=0).base_offset == 0
 
 
-def test_epochs_of_offsets_and_their_ends(open_log: Open, batch: Batch) -> None:
+def test_offsets_have_the_epoch_of_their_append_and_epochs_their_ends(open_log: Open, batch: Batch) -> None:
     log = open_log()
     assert log.epoch_of(0) == -1
     assert log.end_of_epoch(0) is None
@@ -268,7 +268,7 @@ def test_look_up_by_time_finds_the_record(open_log: Open, batch: Batch) -> None:
     assert log.max_timestamp_offset() == (79, START + 395)
 
 
-def test_look_up_by_time_with_times_out_of_order(open_log: Open, batch: Batch) -> None:
+def test_look_up_by_time_finds_the_first_record_although_times_are_out_of_order(open_log: Open, batch: Batch) -> None:
     log = open_log({"index.interval.bytes": 0, "segment.bytes": 400})
     times = [500, 100, 900, 200, 300, 901, 50, 902, 10]
     for time_ms in times:
@@ -294,7 +294,7 @@ def test_look_up_by_time_in_typed_batches_needs_no_schema(open_log: Open) -> Non
     assert log.offset_for_time(31) is None
 
 
-def test_empty_log(open_log: Open) -> None:
+def test_an_empty_log_has_no_records_times_and_extents(open_log: Open) -> None:
     log = open_log()
     assert log.read(0, 100) == b""
     assert log.offset_for_time(0) is None

@@ -30,7 +30,7 @@ def entries(draw: st.DrawFn) -> ProducerEntry:
 
 
 @given(st.lists(entries(), max_size=5))
-def test_written_and_read_again(written: list[ProducerEntry]) -> None:
+def test_snapshots_are_read_as_they_were_written(written: list[ProducerEntry]) -> None:
     assert read_snapshot(write_snapshot(written)) == written
 
 

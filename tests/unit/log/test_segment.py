@@ -298,7 +298,7 @@ def test_iteration_requires_ascending_offsets(
         assert [header.base_offset for _, header in segment.batches()] == [0, offset]
 
 
-def test_positions_between_batches(open_log: OpenLog, batch: Batch) -> None:
+def test_only_positions_at_which_a_batch_begins_have_an_offset(open_log: OpenLog, batch: Batch) -> None:
     log = open_log(INDEXED)
     for n in range(4):
         log.append(batch([n, n]))

@@ -86,7 +86,7 @@ def test_the_last_stable_offset_is_not_below_the_log_start(open_log: Open, batch
     assert log.read(2, 1000, end_offset=log.last_stable_offset) == b""
 
 
-def test_aborted_transactions_of_batches_that_were_read(open_log: Open, batch: Batch) -> None:
+def test_aborted_transactions_are_those_of_the_batches_that_were_read(open_log: Open, batch: Batch) -> None:
     log = open_log()
     log.append(batch([NOW_MS] * 2))
     one, two = Producer(log, batch, 1), Producer(log, batch, 2)
@@ -298,7 +298,9 @@ def test_a_transaction_is_undecided_until_its_marker_may_be_read(open_log: Open,
 
 
 @pytest.mark.parametrize("was_clean", [True, False])
-def test_both_are_known_again_at_the_next_start(open_log: Open, batch: Batch, tmp_path: Path, was_clean: bool) -> None:
+def test_open_and_aborted_transactions_are_known_after_a_restart(
+    open_log: Open, batch: Batch, tmp_path: Path, was_clean: bool
+) -> None:
     options = {"segment.bytes": 700}
     log = open_log(options)
     producers = [Producer(log, batch, n) for n in range(3)]
@@ -418,7 +420,7 @@ steps = st.lists(
 
 @settings(suppress_health_check=list(HealthCheck), max_examples=60, deadline=None)
 @given(steps=steps)
-def test_against_a_list_of_transactions(
+def test_any_steps_leave_the_transactions_of_a_plain_list(
     open_log: Open, batch: Batch, tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, str]]
 ) -> None:
     directory = tmp_path_factory.mktemp("log")

@@ -53,19 +53,19 @@ def test_valid_batches_are_reported_by_position(batch: Batch) -> None:
         ({"producer_id": 7, "producer_epoch": 0}, InvalidRecordError, "no sequence number"),
     ],
 )
-def test_headers_that_no_producer_sends(
+def test_headers_that_no_producer_sends_are_refused(
     batch: Batch, fields: dict[str, int], error: type[MillraceError], message: str
 ) -> None:
     with pytest.raises(error, match=message):
         ProducedBatches(altered(batch([1]), **fields), ANY)
 
 
-def test_nothing_at_all() -> None:
+def test_a_request_without_batches_is_refused() -> None:
     with pytest.raises(InvalidRecordError, match="at least one"):
         ProducedBatches(b"", ANY)
 
 
-def test_sizes(batch: Batch) -> None:
+def test_a_batch_beyond_max_message_bytes_is_refused(batch: Batch) -> None:
     sent = batch([1])
     with pytest.raises(MessageTooLargeError, match=r"max\.message\.bytes"):
         ProducedBatches(sent, TopicConfig.load({"max.message.bytes": len(sent) - 1}))

@@ -75,7 +75,7 @@ def test_records_of_the_coordinators_are_decoded_by_their_topics_name(tmp_path: 
     assert decoder_of_topic("orders") is None
 
 
-def test_or_on_request_in_any_directory_and_alone(tmp_path: Path) -> None:
+def test_a_named_decoder_decodes_records_in_any_directory(tmp_path: Path) -> None:
     (row,) = dumped(tmp_path / "elsewhere", COMMIT, with_data=True, decoder=OFFSETS, with_metadata=False)
     assert isinstance(row, Row)
     assert list(row.values) == ["key", "value"]

@@ -128,7 +128,7 @@ def test_a_directory_gives_all_its_files(partition: Path) -> None:
     assert (producer["producer_id"], producer["last_sequence"], producer["last_offset"]) == (4, 15, 15)
 
 
-def test_records_with_and_without_their_content(partition: Path) -> None:
+def test_records_are_dumped_with_or_without_their_content(partition: Path) -> None:
     assert rows(dump(partition / LOG, with_data=True), "record")[1] == {
         "offset": 1,
         "timestamp": 1,
@@ -153,7 +153,7 @@ def test_typed_records_need_a_schema(tmp_path: Path) -> None:
     assert [problem.offset for problem in wrong] == [0, 2]
 
 
-def test_all_formats_in_one_file(tmp_path: Path) -> None:
+def test_batches_of_all_formats_in_one_file_are_dumped(tmp_path: Path) -> None:
     marker = EndTransactionMarker(type=ControlType.ABORT, coordinator_epoch=6)
     old = [Record(value=b"old", timestamp_ms=1, offset=n) for n in range(2)]
     (tmp_path / LOG).write_bytes(
@@ -176,7 +176,7 @@ def test_all_formats_in_one_file(tmp_path: Path) -> None:
     ]
 
 
-def test_progress_and_a_limit(partition: Path) -> None:
+def test_a_dump_reports_its_progress_and_ends_at_max_bytes(partition: Path) -> None:
     steps: list[tuple[int, int]] = []
     whole = list(dump_file(partition / LOG, DumpOptions(), lambda done, total: steps.append((done, total))))
     size = (partition / LOG).stat().st_size
@@ -190,7 +190,7 @@ def test_progress_and_a_limit(partition: Path) -> None:
 # --- false signs of damage -----------------------------------------------------------------------------------
 
 
-def test_the_directory_of_a_running_broker(open_partition: Callable[..., PartitionLog]) -> None:
+def test_an_incomplete_append_of_a_running_broker_is_no_problem(open_partition: Callable[..., PartitionLog]) -> None:
     log = open_partition(segment_index_bytes=4096)
     for n in range(3):
         log.append(rows_batch(n))
@@ -205,7 +205,7 @@ def test_the_directory_of_a_running_broker(open_partition: Callable[..., Partiti
 
 
 @pytest.mark.parametrize("zeros", [10, 500])
-def test_zeros_behind_the_last_batch(partition: Path, zeros: int) -> None:
+def test_zeros_behind_the_last_batch_are_a_note_and_no_problem(partition: Path, zeros: int) -> None:
     last = max(partition.glob("*.log"))
     last.write_bytes(last.read_bytes() + bytes(zeros))
     findings = dump(last)
@@ -244,14 +244,14 @@ def test_nothing_is_read_behind_a_length_or_magic_that_cannot_be(partition: Path
     assert len(rows(findings, "batch")) == 2
 
 
-def test_offsets_that_do_not_follow(tmp_path: Path) -> None:
+def test_offsets_that_do_not_ascend_are_a_problem(tmp_path: Path) -> None:
     (tmp_path / f"{5:020}.log").write_bytes(rows_batch(1, base_offset=6) + rows_batch(1, base_offset=4))
     (problem,) = problems(dump(tmp_path / f"{5:020}.log"))
     assert problem.offset == 4
 
 
 @pytest.mark.parametrize("only", ["entries", "only_disagreements"])
-def test_index_entries_that_disagree_with_the_log(partition: Path, only: str) -> None:
+def test_index_entries_that_disagree_with_the_log_are_problems(partition: Path, only: str) -> None:
     entry = rows(dump(partition / INDEX), "offset entry")[1]
     change(partition / INDEX, 8 + 4, struct.pack(">i", entry["position"] - 1))
     change(partition / TIME_INDEX, 12, struct.pack(">q", 22))
@@ -261,7 +261,7 @@ def test_index_entries_that_disagree_with_the_log(partition: Path, only: str) ->
     assert not problems(dump(partition, only_sanity=True))
 
 
-def test_indexes_that_are_wrong_by_themselves(partition: Path) -> None:
+def test_damage_inside_an_index_is_a_problem(partition: Path) -> None:
     change(partition / INDEX, 0, struct.pack(">i", 99))
     (partition / TIME_INDEX).write_bytes((partition / TIME_INDEX).read_bytes() + b"\x00")
     found = problems(dump(partition, only_sanity=True))
@@ -269,7 +269,7 @@ def test_indexes_that_are_wrong_by_themselves(partition: Path) -> None:
     assert "no multiple" in found[1].text
 
 
-def test_an_index_without_its_log(partition: Path) -> None:
+def test_an_index_without_its_log_is_dumped_and_not_compared(partition: Path) -> None:
     (partition / LOG).unlink()
     findings = dump(partition / INDEX)
     assert rows(findings, "offset entry")
@@ -278,19 +278,19 @@ def test_an_index_without_its_log(partition: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["leader-epoch-checkpoint", "partition.metadata", f"{16:020}.snapshot"])
-def test_damaged_small_files(partition: Path, name: str) -> None:
+def test_a_damaged_epoch_metadata_or_snapshot_file_is_a_problem(partition: Path, name: str) -> None:
     assert (partition / name).is_file()
     change(partition / name, 4, b"\x00\xff!")
     assert len(problems(dump(partition / name))) == 1
 
 
-def test_checkpoints_of_a_data_directory(tmp_path: Path) -> None:
+def test_the_checkpoints_of_a_data_directory_are_dumped(tmp_path: Path) -> None:
     path = tmp_path / "recovery-point-offset-checkpoint"
     path.write_text("0\n1\norders 2 17\n")
     assert rows(dump(path), "checkpoint") == [{"topic": "orders", "partition": 2, "offset": 17}]
 
 
-def test_paths_that_are_none(tmp_path: Path) -> None:
+def test_paths_without_files_of_a_partition_are_refused(tmp_path: Path) -> None:
     (tmp_path / "other.txt").write_text("x")
     for path, text in (
         (tmp_path, "holds no files"),

@@ -219,7 +219,7 @@ def test_faults_name_the_field(schema: Any, payload: bytes, reason: str) -> None
     assert re.match(reason, text), text
 
 
-def test_blocks_with_sizes_and_several_blocks() -> None:
+def test_arrays_of_several_blocks_with_and_without_sizes_are_read() -> None:
     reader = AvroReader.of(
         '{"type": "record", "name": "R", "fields": [{"name": "a", "type": {"type": "array", "items": "int"}}]}'
     )

@@ -99,7 +99,7 @@ message Second { message Inner { int32 a = 1; string b = 2; } Inner inner = 1; }
 """
 
 
-def test_the_place_of_a_protobuf_message() -> None:
+def test_the_indexes_of_a_framed_payload_select_the_protobuf_message() -> None:
     schema = PayloadSchema(kind=PayloadKind.PROTOBUF, text=PROTO, message="Second.Inner")
     decoder = PayloadDecoder(schema, Framing.CONFLUENT, _registry({5: schema}))
     payloads = [
@@ -121,7 +121,7 @@ def test_the_place_of_a_protobuf_message() -> None:
     assert decoded.faults[4] == decoded.faults[5] == "the index of its message is damaged"
 
 
-def test_framed_and_bare_json() -> None:
+def test_framed_and_bare_json_is_decoded_and_faults_are_named() -> None:
     text = '{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}'
     schema = PayloadSchema(kind=PayloadKind.JSON, text=text)
     payloads = pa.array([b'{"a": 1}', b"{}", None], pa.binary())
@@ -134,7 +134,7 @@ def test_framed_and_bare_json() -> None:
     assert sorted(decoded.faults) == [1, 2]
 
 
-def test_nothing_and_only_nulls() -> None:
+def test_columns_without_payloads_are_decoded_to_nulls() -> None:
     for framing in Framing:
         decoder = PayloadDecoder(_schema(NEW), framing, _registry({}))
         assert decoder.decode(pa.array([], pa.binary())).columns.num_rows == 0

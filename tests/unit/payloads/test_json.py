@@ -119,7 +119,7 @@ def test_faults_name_the_place(payload: bytes, reason: str) -> None:
     assert _read([payload])[1][0].startswith(reason)
 
 
-def test_maps_and_whole_numbers_with_a_point() -> None:
+def test_maps_and_whole_numbers_with_a_decimal_point_are_read() -> None:
     schema = parse_ddl("m MAP<STRING, INT>, l BIGINT")
     rows, faults = _read([b'{"m": {"a": 1, "b": null}, "l": 2.0}', b'{"m": {"a": "x"}}', b"{}"], schema)
     assert rows == [{"m": [("a", 1), ("b", None)], "l": 2}, None, {"m": None, "l": None}]

@@ -148,7 +148,7 @@ def test_messages_are_read_as_the_library_reads_them(messages: list[Message]) ->
 
 
 @given(st.lists(_messages, min_size=2, max_size=5))
-def test_fields_in_any_order_and_in_parts(messages: list[Message]) -> None:
+def test_messages_one_after_the_other_in_a_payload_are_merged(messages: list[Message]) -> None:
     # By Protobuf's rules two messages one after the other in a payload are one message.
     payloads = [b"".join(each.SerializeToString() for each in messages[at:]) for at in range(len(messages))]
     assert _read(payloads) == ([_row(CLASS.FromString(payload)) for payload in payloads], {})

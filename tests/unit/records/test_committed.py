@@ -130,7 +130,7 @@ def test_only_committed_records_are_read_from_any_offset(
 
 
 @given(steps)
-def test_it_is_what_kafkas_consumer_reads(history: list[tuple[object, ...]]) -> None:
+def test_committed_records_are_those_that_kafkas_consumer_reads(history: list[tuple[object, ...]]) -> None:
     log = log_of(history)
     committed = CommittedFilter(log.aborted)
     ours = [header.base_offset for _, header in scan_headers(bytes(log.data)) if committed.admits(header)]

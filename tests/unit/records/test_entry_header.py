@@ -33,7 +33,7 @@ def records(count: int, first_offset: int) -> list[Record]:
     first_offset=st.integers(0, 2**40),
     timestamp_type=st.sampled_from(TimestampType),
 )
-def test_of_messages_as_their_entries_say(
+def test_headers_of_messages_agree_with_their_entries(
     magic: int, compression: Compression, count: int, first_offset: int, timestamp_type: TimestampType
 ) -> None:
     written = records(count, first_offset)
@@ -51,7 +51,7 @@ def test_of_messages_as_their_entries_say(
     assert position == len(data)
 
 
-def test_of_a_batch_it_is_the_header() -> None:
+def test_the_entry_header_of_a_batch_is_its_batch_header() -> None:
     data = build_entries(records(3, 7), magic=2)
     assert message_bytes(data) is None
     assert read_entry_header(data) == read_header(data)

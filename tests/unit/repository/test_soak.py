@@ -86,7 +86,7 @@ def test_on_other_files_it_starts_again(runs: Runs, monkeypatch: pytest.MonkeyPa
     assert sum(runs.rounds("KILLS")) == 100
 
 
-def test_it_starts_again_when_asked_to(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_soak_with_restart_begins_again(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupted(monkeypatch, runs, at=7)
     assert run(monkeypatch, "--restart") == 0
     assert sum(runs.rounds("KILLS")) == 100

@@ -58,7 +58,7 @@ def _orders(**columns: str) -> str:
     ],
 )
 @pytest.mark.parametrize("mode", Mode)
-def test_changes_that_each_mode_allows_to_the_last_version(ddl: str, allowed_by: set[Mode], mode: Mode) -> None:
+def test_each_mode_allows_only_its_changes_to_the_last_version(ddl: str, allowed_by: set[Mode], mode: Mode) -> None:
     counterpart = Mode(mode.removesuffix("_TRANSITIVE"))
     if counterpart in allowed_by:
         check_evolution([ORDERS], parse_schema(ddl), mode)

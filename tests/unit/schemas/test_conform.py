@@ -62,7 +62,7 @@ def test_columns_that_fit_are_not_copied() -> None:
         ("STRING", pa.nulls(2), [None, None]),
     ],
 )
-def test_lossless_casts(ddl: str, values: pa.Array, expected: list[Any]) -> None:
+def test_values_are_cast_to_the_column_type_if_nothing_is_lost(ddl: str, values: pa.Array, expected: list[Any]) -> None:
     assert _fit(ddl, values).to_pylist() == expected
 
 
@@ -116,7 +116,7 @@ def test_required_elements_are_checked_below_the_top() -> None:
         conform(pa.table({"c": maps}), mapped)
 
 
-def test_extra_missing_and_doubled_columns() -> None:
+def test_extra_missing_and_doubled_columns_are_refused() -> None:
     schema = parse_schema("id BIGINT NOT NULL, name STRING")
     with pytest.raises(
         SchemaMismatchError, match="column extra is not in the topic's schema: its columns are id, name"
@@ -145,7 +145,7 @@ def test_the_first_bad_row_is_named_for_any_chunks(values: list[int], chunk: int
             _fit("INT", chunks)
 
 
-def test_tables_of_other_libraries() -> None:
+def test_tables_of_other_libraries_conform() -> None:
     rows = [{"a": 1, "b": "x"}]
     for source in (
         pd.DataFrame(rows),

@@ -53,7 +53,7 @@ def test_every_spark_type_is_read(text: str) -> None:
     assert parse_ddl(f"c {text}").field("c").type == TYPES[text]
 
 
-def test_not_null_comments_and_quoted_names() -> None:
+def test_not_null_comments_and_quoted_names_are_read() -> None:
     schema = parse_ddl('`a b``c` INT NOT NULL COMMENT \'it\\\'s "x"\', d STRING COMMENT "y" NOT NULL, année DATE')
     assert schema.names == ["a b`c", "d", "année"]
     assert [field.nullable for field in schema] == [False, False, True]
@@ -61,7 +61,7 @@ def test_not_null_comments_and_quoted_names() -> None:
     assert schema.field(1).metadata == {b"comment": b"y"}
 
 
-def test_create_table_statement() -> None:
+def test_a_create_table_statement_is_read() -> None:
     schema = parse_ddl("""
         -- the orders
         CREATE OR REPLACE TABLE shop.orders (
@@ -79,7 +79,7 @@ def test_columns_may_be_named_as_the_words_of_a_statement() -> None:
     assert parse_ddl("struct STRUCT<struct: INT>").names == ["struct"]
 
 
-def test_simple_string_of_a_struct() -> None:
+def test_the_simple_string_of_a_struct_is_read() -> None:
     assert parse_ddl("struct<a:int,b:map<string,array<decimal(10,2)>>>").names == ["a", "b"]
 
 

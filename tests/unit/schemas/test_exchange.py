@@ -134,7 +134,7 @@ def _field_as_protobuf_says(field: pa.Field) -> pa.Field:
 # --- schemas of other writers -------------------------------------------------------------------------------
 
 
-def test_an_avro_schema_of_others() -> None:
+def test_an_avro_schema_of_another_program_is_read() -> None:
     schema = {
         "type": "record", "name": "Order", "namespace": "shop", "fields": [
             {"name": "id", "type": {"type": "string", "logicalType": "uuid"}, "doc": "number"},
@@ -161,7 +161,7 @@ def test_an_avro_schema_of_others() -> None:
     )
 
 
-def test_a_json_schema_of_others() -> None:
+def test_a_json_schema_of_another_program_is_read() -> None:
     schema = {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "definitions": {
@@ -209,7 +209,7 @@ message Order {
 """
 
 
-def test_a_protobuf_schema_of_others(tmp_path: Path) -> None:
+def test_a_protobuf_schema_of_another_program_is_read(tmp_path: Path) -> None:
     expected = (
         "id DECIMAL(20,0) NOT NULL, state STRING, card STRING, cash INT, "
         "items ARRAY<STRUCT<sku: STRING NOT NULL, count: BIGINT NOT NULL>> NOT NULL, at TIMESTAMP, note STRING, "
@@ -236,7 +236,7 @@ def test_a_protobuf_schema_of_others(tmp_path: Path) -> None:
     assert to_ddl(parse_schema(compiled.message_class(compiled.message()))) == expected
 
 
-def test_a_message_of_generated_code() -> None:
+def test_a_generated_protobuf_class_is_read_as_its_descriptor() -> None:
     from millrace.protocol import millrace_pb2
 
     assert to_ddl(parse_schema(millrace_pb2.BrokerNode)) == to_ddl(parse_schema(millrace_pb2.BrokerNode.DESCRIPTOR))
@@ -263,7 +263,7 @@ def _avro(type_: object) -> dict[str, object]:
         ({"type": "map", "values": "int"}, "must be a record"),
     ],
 )
-def test_avro_without_columns(source: object, message: str) -> None:
+def test_avro_schemas_that_give_no_columns_are_refused(source: object, message: str) -> None:
     with pytest.raises(SchemaError, match=message):
         parse_schema(source)
 
@@ -284,7 +284,7 @@ def test_avro_without_columns(source: object, message: str) -> None:
         ({"type": "text"}, r"a\.b: type 'text' is unknown"),
     ],
 )
-def test_json_schemas_without_columns(property_: object, message: str) -> None:
+def test_json_schemas_that_give_no_columns_are_refused(property_: object, message: str) -> None:
     with pytest.raises(SchemaError, match=message):
         parse_schema({"type": "object", "properties": {"a": {"type": "object", "properties": {"b": property_}}}})
 
@@ -300,12 +300,12 @@ def test_json_schemas_without_columns(property_: object, message: str) -> None:
         ('import "../../etc/x.proto"; message A { int32 d = 1; }', "not valid"),
     ],
 )
-def test_protobuf_without_columns(body: str, message: str) -> None:
+def test_protobuf_schemas_that_give_no_columns_are_refused(body: str, message: str) -> None:
     with pytest.raises(SchemaError, match=message):
         parse_schema(f'syntax = "proto3"; {body}')
 
 
-def test_columns_that_others_have_no_place_for() -> None:
+def test_columns_that_the_other_format_cannot_express_are_refused() -> None:
     with pytest.raises(SchemaError, match=r"column s\.b c: 'b c' is not an Avro name"):
         to_avro(parse_ddl("s STRUCT<`b c`: INT>"))
     for write in (to_avro, to_json_schema):

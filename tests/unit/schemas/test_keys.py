@@ -28,7 +28,7 @@ from millrace.schemas import encode_keys, is_keyable
         (pa.array([], pa.string()), []),
     ],
 )
-def test_one_column(array: pa.Array, expected: list[bytes | None]) -> None:
+def test_a_key_of_one_column_has_the_bytes_of_its_value(array: pa.Array, expected: list[bytes | None]) -> None:
     assert is_keyable(array.type)
     padded = pa.concat_arrays([array, array])
     for source in (array, padded.slice(len(array)), pa.chunked_array([array[:1], array[1:]], type=array.type)):

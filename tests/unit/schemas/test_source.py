@@ -15,13 +15,13 @@ from millrace.schemas import deserialize_schema, parse_schema, serialize_schema,
 EXPECTED = parse_schema("id BIGINT, name STRING")
 
 
-def test_frames_of_other_libraries() -> None:
+def test_a_schema_is_read_from_frames_of_other_libraries() -> None:
     assert parse_schema(pd.DataFrame({"id": [1], "name": ["a"]})) == EXPECTED
     assert parse_schema(pl.DataFrame({"id": [1], "name": ["a"]})) == EXPECTED
     assert parse_schema(pa.table({"id": [1], "name": pa.array(["a"]).dictionary_encode()})) == EXPECTED
 
 
-def test_spark_struct_type() -> None:
+def test_a_schema_is_read_from_a_spark_struct_type() -> None:
     types = pytest.importorskip("pyspark.sql.types")
     struct = types.StructType(
         [
@@ -52,14 +52,14 @@ def test_stored_types_are_those_that_spark_sends_and_expects() -> None:
     assert types.to_arrow_schema(types.from_arrow_schema(schema), timezone="UTC") == schema
 
 
-def test_simple_json() -> None:
+def test_a_schema_is_read_from_json_with_names_and_types() -> None:
     columns = [{"name": "id", "type": "BIGINT"}, {"name": "name", "type": "string", "nullable": True}]
     for source in (columns, {"columns": columns}, json.dumps(columns), json.dumps({"columns": columns})):
         assert parse_schema(source) == EXPECTED
 
 
 @pytest.mark.parametrize("suffix", ["json", "ddl", "sql", "parquet", "arrow", "ipc"])
-def test_files(tmp_path: Path, suffix: str) -> None:
+def test_a_schema_is_read_from_a_file_by_its_suffix(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"schema.{suffix}"
     if suffix == "json":
         path.write_text('{"columns": [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}]}')
@@ -91,7 +91,7 @@ def test_files(tmp_path: Path, suffix: str) -> None:
         (pa.schema([]), "no columns"),
     ],
 )
-def test_unreadable_sources(source: object, message: str) -> None:
+def test_sources_that_give_no_schema_are_refused_with_the_reason(source: object, message: str) -> None:
     with pytest.raises(SchemaError, match=message):
         parse_schema(source)
 

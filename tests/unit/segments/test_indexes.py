@@ -21,7 +21,9 @@ def offset_entries(draw: st.DrawFn) -> list[tuple[int, int]]:
 
 
 @given(entries=offset_entries(), target=st.integers(BASE - 10, BASE + 45_000), zeros=st.integers(0, 50))
-def test_offset_lookup(entries: list[tuple[int, int]], target: int, zeros: int) -> None:
+def test_an_offset_lookup_finds_the_last_entry_at_or_before_the_offset(
+    entries: list[tuple[int, int]], target: int, zeros: int
+) -> None:
     data = b"".join(pack_offset_entry(*entry) for entry in entries) + bytes(zeros)
     index = OffsetIndex.of_file(data, BASE)
     absolute = [(BASE + offset, position) for offset, position in entries]
@@ -35,7 +37,9 @@ def test_offset_lookup(entries: list[tuple[int, int]], target: int, zeros: int) 
 
 
 @given(entries=offset_entries(), target=st.integers(-10, 45_000), zeros=st.integers(0, 50))
-def test_time_lookup(entries: list[tuple[int, int]], target: int, zeros: int) -> None:
+def test_a_time_lookup_finds_the_last_entry_at_or_before_the_time(
+    entries: list[tuple[int, int]], target: int, zeros: int
+) -> None:
     data = b"".join(pack_time_entry(*entry) for entry in entries) + bytes(0 if zeros // 12 == 1 else zeros)
     index = TimeIndex.of_file(data, BASE)
     absolute = [(timestamp, BASE + offset) for timestamp, offset in entries]

@@ -50,6 +50,6 @@ def test_a_directory_cannot_be_mapped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("start", "end"), [(5, 4), (-1, 4), (-1, -1)])
-def test_impossible_extent(path: Path, start: int, end: int) -> None:
+def test_an_impossible_extent_is_refused(path: Path, start: int, end: int) -> None:
     with pytest.raises(StorageError, match="no extent"):
         map_extent(path, start, end)

@@ -27,7 +27,7 @@ def test_base_offset_has_twenty_digits() -> None:
 
 
 @given(base_offset=st.integers(0, 2**63 - 1), suffix=st.sampled_from(SEGMENT_SUFFIXES))
-def test_segment_name_and_back(base_offset: int, suffix: str) -> None:
+def test_segment_names_survive_a_round_trip(base_offset: int, suffix: str) -> None:
     assert parse_segment_file_name(segment_file_name(base_offset, suffix)) == (base_offset, suffix)
 
 
@@ -37,7 +37,7 @@ def test_other_names_are_no_segments(name: str) -> None:
 
 
 @given(topic=topics, partition=st.integers(0, 2**31 - 1))
-def test_partition_directory_and_back(topic: str, partition: int) -> None:
+def test_names_of_partition_directories_survive_a_round_trip(topic: str, partition: int) -> None:
     assert parse_partition_directory_name(partition_directory_name(topic, partition)) == (topic, partition)
 
 
@@ -64,7 +64,7 @@ def test_the_topic_is_cut_in_a_name_that_would_be_too_long(topic_length: int, na
 
 
 @given(topic=topics, partition=st.integers(0, 2**31 - 1), suffix=st.sampled_from((FUTURE_DIRECTORY, MOVED_DIRECTORY)))
-def test_the_name_of_a_copy_and_back(topic: str, partition: int, suffix: str) -> None:
+def test_names_of_copies_survive_a_round_trip(topic: str, partition: int, suffix: str) -> None:
     name = f"{topic}-{partition}.{'0a' * 16}{suffix}"
     assert parse_directory_name_under_way(name) == (topic, partition, suffix)
     if len(name) <= 255:

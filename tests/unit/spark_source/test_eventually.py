@@ -13,7 +13,7 @@ from pyspark_millrace.eventually import Eventually
 from ...integration.waiting import STALL_S
 
 
-def test_it_is_created_while_other_work_continues_and_a_request_waits_for_it() -> None:
+def test_a_value_is_created_in_the_background_and_get_waits_for_it() -> None:
     may_go_on, made = Event(), []
 
     def make() -> list[str]:
@@ -37,5 +37,5 @@ def test_each_caller_gets_the_error_of_the_creation() -> None:
             ask()
 
 
-def test_it_travels_as_what_it_is() -> None:
+def test_a_pickled_value_is_the_created_value() -> None:
     assert pickle.loads(pickle.dumps(Eventually(lambda: {"orders": 4}))).get() == {"orders": 4}

@@ -24,7 +24,7 @@ SOURCE = {"kafka.bootstrap.servers": "a:1", "subscribe": "t"}
         (QueryOrigin("a:1", "billing", "spark"), "billing"),
     ],
 )
-def test_the_group_of_a_query(origin, group):
+def test_the_group_of_a_query_is_its_option_or_made_of_its_id(origin, group):
     assert origin.group_of("17") == group
 
 

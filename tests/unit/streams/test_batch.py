@@ -63,7 +63,9 @@ def assert_is(batch: Batch, expected: list[Record], asked: list[str]) -> None:
 @pytest.mark.parametrize(("layout", "records"), [(SCALAR, scalar_records), (ROWS, row_records)], ids=["value", "row"])
 @pytest.mark.parametrize("columns", [True, False])
 @given(data=st.data())
-def test_rows_that_are_taken_have_both_faces(layout: Layout, records: Any, columns: bool, data: st.DataObject) -> None:
+def test_rows_that_are_taken_have_equal_columns_and_lists(
+    layout: Layout, records: Any, columns: bool, data: st.DataObject
+) -> None:
     expected: list[Record] = data.draw(records)
     batch = batch_of(layout, expected, columns=columns)
     for _ in range(data.draw(st.integers(0, 3))):

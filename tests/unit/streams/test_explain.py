@@ -13,7 +13,7 @@ def explained(builder: StreamsBuilder) -> str:
     return explain(compile_topology(builder.build(), {}))
 
 
-def test_a_windowed_aggregation_over_the_topics_key():
+def test_a_windowed_aggregation_by_the_topics_key_is_explained():
     builder = StreamsBuilder()
     flights = builder.stream("flights", schema=SCHEMA, key_columns=["origin"], timestamp="at")
     hours = flights.filter(col("delay").is_not_null()).group_by("origin").windowed_by(tumbling(timedelta(hours=1)))
@@ -36,7 +36,7 @@ Native Spark operators: none"""
     )
 
 
-def test_functions_branches_and_a_change_of_key():
+def test_functions_branches_and_a_changed_key_are_explained():
     def is_late(frame):
         return frame["delay"] > 15
 
@@ -53,7 +53,7 @@ Read topic flights
   event time: record timestamp
 Reader (in Arrow, per batch, before rows reach Spark)
   KSTREAM-FILTER-0000000001: filter not Python \
-test_functions_branches_and_a_change_of_key.<locals>.is_late (batchwise)
+test_functions_branches_and_a_changed_key_are_explained.<locals>.is_late (batchwise)
   KSTREAM-MAPVALUES-0000000002: columns hours=(delay / 60)
   DELTA-SINK-0000000003: append to Delta table late
   KSTREAM-KEY-SELECT-0000000004: key carrier

@@ -115,7 +115,7 @@ def test_a_record_says_where_it_was_read_and_a_punctuation_does_not() -> None:
     ]
 
 
-def test_windows_and_sessions_of_ones_own() -> None:
+def test_a_processor_uses_window_and_session_stores() -> None:
     class Both(Processor):
         def init(self, context: Any) -> None:
             super().init(context)
@@ -302,7 +302,7 @@ def test_process_values_forwards_a_record_that_keeps_its_key() -> None:
     assert driver.read_records("out") == [Record("a", 2, 1)]
 
 
-def test_what_a_punctuation_forwards_has_the_stream_time_and_before_any_record_the_epoch() -> None:
+def test_records_of_a_punctuation_have_the_stream_time_or_before_any_record_the_epoch() -> None:
     class Clock(Processor):
         def init(self, context: Any) -> None:
             super().init(context)

@@ -118,7 +118,7 @@ def pairs(entries: Any) -> list[tuple[Any, Any]]:
     return [(entry.key, entry.value) for entry in entries]
 
 
-def test_values_by_key_and_ranges_of_keys(state: StoredState) -> None:
+def test_values_are_found_by_key_and_by_ranges_of_keys(state: StoredState) -> None:
     counts = state.store("counts")
     assert (counts.get("a"), counts.get("b"), counts.get("z")) == (3, 1, None)
     assert pairs(counts.all()) == [("a", 3), ("b", 1)]
@@ -127,7 +127,7 @@ def test_values_by_key_and_ranges_of_keys(state: StoredState) -> None:
     assert counts.frame().columns == ["key", "count", "timestamp"]
 
 
-def test_windows_by_key_and_time(state: StoredState) -> None:
+def test_windows_are_found_by_key_and_time(state: StoredState) -> None:
     windows = state.store("columns")
     found = [(entry.key, entry.value["total"], entry.value["mean"], entry.timestamp_ms) for entry in windows.fetch("a")]
     assert found[:2] == [(Windowed("a", 0, 10), 2, 2.0, 4), (Windowed("a", 10, 20), 4, 4.0, 12)]
@@ -139,13 +139,13 @@ def test_windows_by_key_and_time(state: StoredState) -> None:
     assert [entry.key for entry in state.store("sliding").fetch("b")] == [Windowed("b", 0, 10)]
 
 
-def test_sessions_that_overlap_a_time(state: StoredState) -> None:
+def test_sessions_are_found_by_the_times_that_they_overlap(state: StoredState) -> None:
     found = state.store("sessions")
     assert pairs(found.fetch("a")) == [(Windowed("a", 4, 4), 2), (Windowed("a", 12, 12), 4), (Windowed("a", 31, 31), 6)]
     assert pairs(found.fetch("a", 5, 30)) == [(Windowed("a", 12, 12), 4)]
 
 
-def test_versions_as_of_a_time(state: StoredState) -> None:
+def test_versions_are_found_as_of_a_time(state: StoredState) -> None:
     versions = state.store("versions")
     assert (versions.get("a"), versions.get("a", as_of=15), versions.get("a", as_of=5)) == (2, 1, None)
     assert versions.version("a", as_of=15).timestamp == 10
@@ -153,7 +153,7 @@ def test_versions_as_of_a_time(state: StoredState) -> None:
         state.store("counts").get("a", as_of=1)
 
 
-def test_stores_of_processors(state: StoredState) -> None:
+def test_stores_of_processors_can_be_queried(state: StoredState) -> None:
     assert state.store("kept").get("a")["twice"] == 12
     starts = [entry.key.start for entry in state.store("own windows").fetch("a")]
     assert starts == [0, 10, 30]

@@ -346,7 +346,7 @@ def test_wanted_rows_are_loaded_at_once_from_few_pages() -> None:
     assert len(store.rows) == 3
 
 
-def test_after_many_that_were_not_announced_everything_is_brought() -> None:
+def test_many_single_lookups_load_all_rows_of_the_store_at_once() -> None:
     longs = spec({"key": pa.string(), "value": pa.int64()})
     store = store_over(longs, kept_rows(longs, *large(longs)))
     assert isinstance(store, KeyValueStore)

@@ -53,7 +53,7 @@ def test_a_slot_is_an_eighth_of_the_retention_or_the_shortest(
     assert spec.slot_ms(shortest_ms) == expected
 
 
-def test_slots_and_parts_of_rows() -> None:
+def test_rows_have_the_slot_of_their_time_and_the_part_of_their_keys_hash() -> None:
     assert TIMED.slots_of(ROWS, 10).tolist() == [0, 1, 1]
     assert TIMELESS.slots_of(ROWS, 10).tolist() == [NO_SLOT] * 3
     assert TIMED.parts_of(ROWS, 1).tolist() == [0, 0, 0]

@@ -256,7 +256,7 @@ def test_a_store_over_stored_rows_answers_like_one_in_memory(kind: str, script: 
     [(None, [11, 12, 20]), (9, [9, 10, 11, 12, 20]), (10, [10, 11, 12, 20]), (11, [11, 12, 20]), (15, [11, 12, 20])],
 )
 @pytest.mark.parametrize("kind", ["window", "session"])
-def test_what_expires_is_older_than_the_retention_and_than_the_limit(
+def test_entries_expire_if_they_are_older_than_the_retention_and_the_limit(
     kind: str, until_ms: int | None, left: list[int]
 ) -> None:
     store = new_store(StoreSpec(name="s", kind=kind, layout=WINDOWED, retention_ms=10))  # type: ignore[arg-type]

@@ -31,7 +31,7 @@ class CrashError(Exception):
 
 
 @pytest.mark.parametrize("steps", range(4))
-def test_after_a_crash_the_old_or_the_new_one_is_there_whole(
+def test_a_crash_leaves_the_whole_old_or_the_whole_new_checkpoint(
     tmp_path: Path, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint, fresh = checkpoints(tmp_path)

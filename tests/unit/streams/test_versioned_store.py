@@ -48,7 +48,7 @@ def test_a_version_from_before_the_history_is_refused(time_ms: int, expected: bo
         (950, Stored(2, 950)), (949, Stored(1, 920)), (920, Stored(1, 920)), (919, None), (900, None), (899, None),
     ],
 )  # fmt: skip
-def test_the_version_valid_at_a_time(as_of_ms: int | None, expected: Stored | None) -> None:
+def test_a_look_up_gives_the_version_valid_at_the_time(as_of_ms: int | None, expected: Stored | None) -> None:
     store = opened()
     for value, time_ms in ((1, 920), (3, 1000), (2, 950)):
         store.put("a", value, time_ms)

@@ -273,7 +273,9 @@ def test_decided_transactions_are_completed_everywhere_after_a_restart(
     run(scenario)
 
 
-def test_those_committed_together_are_ended_everywhere_after_a_restart(tmp_path: Path, markers: Markers) -> None:
+def test_producers_committed_together_are_ended_on_all_partitions_after_a_restart(
+    tmp_path: Path, markers: Markers
+) -> None:
     async def scenario() -> None:
         markers.held_from = 1
         async with opened(tmp_path) as broker:
@@ -427,7 +429,7 @@ def test_a_transaction_ends_although_its_topic_was_created_again_with_fewer_part
 # --- many ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_hundred_transactions_at_once(tmp_path: Path) -> None:
+def test_a_hundred_concurrent_transactions_are_all_decided(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with opened(tmp_path) as broker:
 

@@ -154,7 +154,7 @@ def _compared(
     return command.compared(benchmark, commits, samples, 7)
 
 
-def test_where_less_is_better_a_longer_time_is_a_fall() -> None:
+def test_if_less_is_better_a_longer_time_is_a_fall() -> None:
     times = dataclasses.replace(SMALL, higher_is_better=False)
     assert _compared(times, [1.0] * PAIRS, [1.1] * PAIRS)["verdict"] == Verdict.FELL
     assert _compared(times, [1.1] * PAIRS, [1.0] * PAIRS)["verdict"] == Verdict.DID_NOT_FALL

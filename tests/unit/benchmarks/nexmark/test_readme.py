@@ -11,7 +11,7 @@ from benchmarks.nexmark import catalogue
 README = Path(catalogue.__file__).with_name("README.md").read_text()
 
 
-def test_it_lists_the_catalogue() -> None:
+def test_the_readme_ends_with_the_catalogue() -> None:
     assert README.endswith(catalogue.as_markdown() + "\n"), "put catalogue.as_markdown() at its end"
 
 

@@ -148,7 +148,7 @@ def test_urls_are_taken_apart(answers: Answers) -> None:
     assert bag(answers["q22"]) == bag([bid | folder for bid, folder in zip(bids, folders, strict=True)])
 
 
-def test_joins_of_people_and_auctions(answers: Answers) -> None:
+def test_joins_of_people_and_auctions_equal_those_of_python(answers: Answers) -> None:
     people = {person["id"]: person for person in answers.person}
     pairs = [(auction, people[auction["seller"]]) for auction in answers.auction if auction["seller"] in people]
     assert bag(answers["q3"]) == bag(
@@ -166,7 +166,7 @@ def test_joins_of_people_and_auctions(answers: Answers) -> None:
     assert bag(answers["q8"]) == Counter(newcomers)
 
 
-def test_winning_bids_and_averages_of_their_prices(answers: Answers) -> None:
+def test_winning_bids_and_averages_of_their_prices_equal_those_of_python(answers: Answers) -> None:
     won, auctions = winners(answers), {auction["id"]: auction for auction in answers.auction}
     assert bag(answers["q9"]) == bag(
         [
@@ -194,7 +194,7 @@ def test_winning_bids_and_averages_of_their_prices(answers: Answers) -> None:
     assert max(len(some) for _, some in latest) == 11
 
 
-def test_windows_of_event_time(answers: Answers) -> None:
+def test_windows_of_event_time_equal_those_of_python(answers: Answers) -> None:
     counts: defaultdict[datetime, Counter[int]] = defaultdict(Counter)
     tumbling: Counter[tuple[int, datetime]] = Counter()
     highest: defaultdict[datetime, int] = defaultdict(int)
@@ -260,7 +260,7 @@ def statistics(bids: list[Row]) -> Row:
     )
 
 
-def test_statistics_of_days(answers: Answers) -> None:
+def test_statistics_of_days_equal_those_of_python(answers: Answers) -> None:
     groups: defaultdict[tuple[str, Any], list[Row]] = defaultdict(list)
     for bid in answers.bid:
         day = f"{bid['dateTime']:%Y-%m-%d}"
@@ -285,7 +285,7 @@ def test_statistics_of_days(answers: Answers) -> None:
     assert bag(answers["q17"]) == bag(auctions)
 
 
-def test_last_and_highest_bids_and_those_of_a_category(answers: Answers) -> None:
+def test_last_and_highest_bids_equal_those_of_python(answers: Answers) -> None:
     last: dict[tuple[int, int], Row] = {}
     by_auction = defaultdict(list)
     for bid in answers.bid:

@@ -55,7 +55,7 @@ class Recorded:
         return [row.resource for row in self.queue.drain()]
 
 
-def test_a_row_says_who_from_where_what_on_what_and_when() -> None:
+def test_a_row_has_the_time_principal_host_operation_and_resource() -> None:
     recorded = Recorded()
     recorded.decide(is_allowed=False)
     (row,) = recorded.queue.drain()

@@ -61,7 +61,7 @@ def test_an_invalid_plan_is_refused(text: str, message: str) -> None:
         read_plan(text)
 
 
-def test_topics_to_move() -> None:
+def test_a_file_of_topics_to_move_is_read_or_refused() -> None:
     assert read_topics('{"version": 1, "topics": [{"topic": "a"}, {"topic": "b"}]}') == ["a", "b"]
     with pytest.raises(UsageError, match="invalid list of topics"):
         read_topics('{"topics": ["a"]}')
@@ -78,7 +78,7 @@ def test_a_proposal_keeps_the_number_of_replicas_and_spreads_over_the_brokers_gi
         propose(present, [BrokerRack(1)])
 
 
-def test_how_far_a_plan_is() -> None:
+def test_each_partition_of_a_plan_has_the_state_of_its_move() -> None:
     three, four = TopicPartition("t", 2), TopicPartition("t", 3)
     plan = {ONE: (1, 2), TWO: (2, 3), three: (1,), four: (1,)}
     found = standing(plan, {ONE: (1, 2), TWO: (2, 3, 1), three: (3,)}, [TWO])

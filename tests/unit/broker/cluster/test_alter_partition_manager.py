@@ -70,7 +70,7 @@ def test_isr_changes_during_a_request_go_into_the_next_one() -> None:
     asyncio.run(scenario())
 
 
-def test_it_is_repeated_until_a_controller_answers_and_each_gets_its_own_answer() -> None:
+def test_a_request_is_retried_until_a_controller_answers_and_each_caller_gets_its_answer() -> None:
     async def scenario() -> None:
         controller = Controller()
         controller.failures = [NotControllerError("moved"), NotControllerError("moved")]

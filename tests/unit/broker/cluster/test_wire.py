@@ -59,7 +59,9 @@ def _ids(told: dict[TopicPartition, LeaderAndIsrState]) -> dict[str, uuid.UUID]:
 
 
 @given(heads, st.dictionaries(partitions, states), brokers)
-def test_decisions(head: dict[str, int], told: dict[TopicPartition, LeaderAndIsrState], named: tuple[int, ...]) -> None:
+def test_leader_and_isr_and_metadata_requests_survive_a_round_trip(
+    head: dict[str, int], told: dict[TopicPartition, LeaderAndIsrState], named: tuple[int, ...]
+) -> None:
     to_replicas = LeaderAndIsrRequest(topic_ids=_ids(told), partitions=told, live_leaders=named, **head)
     assert wire.read_leader_and_isr(wire.leader_and_isr_message(to_replicas, BROKERS)) == to_replicas
     to_clients = UpdateMetadataRequest(topic_ids=_ids(told), partitions=told, live_brokers=named, **head)
@@ -69,13 +71,15 @@ def test_decisions(head: dict[str, int], told: dict[TopicPartition, LeaderAndIsr
 
 
 @given(heads, st.dictionaries(partitions, st.builds(StopReplicaState, leader_epoch=epochs, is_deleted=st.booleans())))
-def test_stops(head: dict[str, int], stopped: dict[TopicPartition, StopReplicaState]) -> None:
+def test_stop_replica_requests_survive_a_round_trip(
+    head: dict[str, int], stopped: dict[TopicPartition, StopReplicaState]
+) -> None:
     request = StopReplicaRequest(partitions=stopped, **head)
     assert wire.read_stop_replica(wire.stop_replica_message(request)) == request
 
 
 @given(st.dictionaries(partitions, st.sampled_from([None, StorageError("s"), FencedLeaderEpochError("f")])))
-def test_errors(answers: dict[TopicPartition, MillraceError | None]) -> None:
+def test_errors_of_partitions_survive_a_round_trip(answers: dict[TopicPartition, MillraceError | None]) -> None:
     read = wire.read_errors(wire.error_messages(answers))
     assert {each: _shown(answer) for each, answer in read.items()} == {
         each: _shown(answer) for each, answer in answers.items()
@@ -87,14 +91,14 @@ def _shown(answer: object) -> object:
 
 
 @given(st.dictionaries(partitions, st.builds(IsrChange, isr=brokers, leader_epoch=epochs, partition_epoch=epochs)))
-def test_isr_changes(changes: dict[TopicPartition, IsrChange]) -> None:
+def test_isr_changes_survive_a_round_trip(changes: dict[TopicPartition, IsrChange]) -> None:
     message = wire.alter_partition_message(2, 2**40, changes)
     assert (message.broker_id, message.broker_epoch) == (2, 2**40)
     assert wire.read_isr_changes(message) == changes
 
 
 @given(st.dictionaries(partitions, leaderships | st.just(StorageError("s"))))
-def test_isr_answers(answers: dict[TopicPartition, Leadership | MillraceError]) -> None:
+def test_answers_to_isr_changes_survive_a_round_trip(answers: dict[TopicPartition, Leadership | MillraceError]) -> None:
     read = wire.read_isr_answers(wire.isr_answers_message(answers))
     assert {each: _shown(answer) for each, answer in read.items()} == {
         each: _shown(answer) for each, answer in answers.items()

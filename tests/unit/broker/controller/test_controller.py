@@ -112,7 +112,7 @@ def test_more_partitions_leave_those_there_alone() -> None:
     assert world.led("t-1") == (2, 0, (2, 3))
 
 
-def test_when_a_broker_goes_its_partitions_get_a_leader_in_sync_and_it_leaves_the_isr() -> None:
+def test_partitions_of_a_stopped_broker_get_a_leader_in_sync_and_an_isr_without_it() -> None:
     world = started()
     world.create("t", (1, 2, 3), (2, 1, 3))
     world.sent.clear()
@@ -138,7 +138,7 @@ def test_the_last_replica_in_sync_stays_in_the_isr_and_leads_again_when_it_is_ba
     assert world.led("t-0") == (1, 3, (1,))
 
 
-def test_where_it_is_allowed_a_replica_that_was_not_in_sync_leads_and_is_alone_then() -> None:
+def test_an_allowed_unclean_election_makes_a_replica_leader_and_the_only_one_in_the_isr() -> None:
     world = started(1, 2)
     world.unclean = {"t"}
     world.create("t", (1, 2))
@@ -225,7 +225,7 @@ def test_preferred_leaders_come_back() -> None:
     assert isinstance(answer, ElectionNotNeededError)
 
 
-def test_no_elections_of_topics_that_are_being_deleted_nor_without_anybody() -> None:
+def test_elections_of_deleted_topics_or_without_a_live_replica_are_refused() -> None:
     world = started(1, 2)
     world.create("t", (1,))
     world.create("u", (1,))
@@ -399,7 +399,7 @@ def test_a_leader_does_not_become_a_new_replica() -> None:
     assert world.requests_of(LeaderAndIsrRequest, 1) == []
 
 
-def test_another_controller_was_faster() -> None:
+def test_an_election_that_another_controller_won_leaves_the_broker_inactive() -> None:
     controller = controller_of(started())
     assert controller.is_active
     steps = controller.elect()

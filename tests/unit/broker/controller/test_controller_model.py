@@ -142,7 +142,7 @@ def somebody_asks(world: World, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("run", range(60))
-def test_long_runs_from_seeds(run: int, seed: int) -> None:
+def test_invariants_hold_in_long_random_runs(run: int, seed: int) -> None:
     chance, world = random.Random(seed), World(*BROKERS)
     world.unclean = {"c"}
     epochs: dict[TopicPartition, tuple[int, int]] = {}

@@ -69,7 +69,7 @@ def test_the_end_of_the_controllers_session_at_any_step_is_survived(step: int, h
     asyncio.run(elect_create_and_delete(cluster))
 
 
-def test_these_are_all_steps() -> None:
+def test_the_scenario_has_fewer_steps_than_the_tests_interrupt() -> None:
     cluster = Cluster(0, 1)
     asyncio.run(elect_create_and_delete(cluster))
     assert 0 < cluster.nodes[0].calls < LAST_STEP
@@ -160,7 +160,7 @@ def test_a_broker_that_goes_is_led_for_and_comes_back() -> None:
     asyncio.run(scenario())
 
 
-def test_a_session_that_follows_before_the_last_one_was_looked_at_is_run_for_controller_under() -> None:
+def test_a_controller_is_elected_under_the_newest_of_quickly_expired_sessions() -> None:
     async def scenario() -> None:
         async with Cluster(0) as cluster:
             node = cluster.nodes[0]
@@ -218,7 +218,7 @@ async def enlarge(cluster: Cluster, dies_at: int, how: str) -> int:
 
 
 @pytest.mark.parametrize("how", ["before", "after", "lost before", "lost after"])
-def test_the_end_of_the_controllers_session_while_a_topic_is_enlarged(how: str) -> None:
+def test_adding_partitions_survives_the_end_of_the_controllers_session_at_any_step(how: str) -> None:
     dies_at = 1
     while asyncio.run(enlarge(Cluster(0, 1), dies_at, how)) >= dies_at:
         dies_at += 1

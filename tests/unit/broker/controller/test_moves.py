@@ -432,7 +432,7 @@ def test_a_leader_shrinks_and_grows_its_isr() -> None:
     assert world.led("t-0") == (1, 0, (1, 2))
 
 
-def test_asked_twice_it_is_answered_twice() -> None:
+def test_a_repeated_isr_change_gets_the_same_answer() -> None:
     world = with_topic((1, 2))
     change(world, isr=(1,))
     held = world.leadership[tp("t-0")]

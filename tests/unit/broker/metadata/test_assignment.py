@@ -44,13 +44,13 @@ class Drawn(random.Random):
         return next(self._numbers)
 
 
-def test_the_worked_example() -> None:
+def test_replicas_are_assigned_as_in_the_worked_example() -> None:
     assert assign_replicas(BROKERS, 6, 3, chance=Drawn(1, 2)) == {
         0: (2, 3, 1), 1: (3, 1, 2), 2: (1, 2, 3), 3: (2, 1, 3), 4: (3, 2, 1), 5: (1, 3, 2),
     }  # fmt: skip
 
 
-def test_the_examples_of_kafkas_documentation() -> None:
+def test_replicas_are_assigned_as_in_the_examples_of_kafkas_documentation() -> None:
     brokers = [BrokerRack(number) for number in range(5)]
     assert assign_replicas(brokers, 10, 3, start_index=0) == {
         0: (0, 1, 2), 1: (1, 2, 3), 2: (2, 3, 4), 3: (3, 4, 0), 4: (4, 0, 1),

@@ -56,7 +56,7 @@ def test_an_action_may_start_and_cancel_timers():
     assert ran == ["first", "after"]
 
 
-def test_one_that_fails_is_logged_and_the_others_run(caplog):
+def test_a_failing_task_is_logged_and_the_others_run(caplog):
     clock, ran = ManualClock(), []
     timer = Timer(clock)
     timer.schedule(1, lambda: 1 / 0)
@@ -68,7 +68,7 @@ def test_one_that_fails_is_logged_and_the_others_run(caplog):
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_the_loop_turns_it():
+def test_a_running_event_loop_runs_tasks_after_their_deadlines():
     async def run():
         loop, clock = asyncio.get_running_loop(), SystemClock()
         timer, done, late = Timer(clock), asyncio.Event(), []

@@ -53,7 +53,7 @@ def test_timers_end_neither_early_nor_never(run):
     run(measure())
 
 
-def test_other_threads_wake_it(run):
+def test_other_threads_wake_the_event_loop(run):
     async def wait():
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
         for pause_s in (0.0, 0.0001, 0.01):

@@ -158,7 +158,7 @@ def test_a_key_in_the_token_itself_is_not_trusted(provider: Provider) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "a.b.c", "...", "e30.e30.", f"{'A' * 60_000}.e30.e30", "eyJhbGciOjF9.e30.e30"])
-def test_what_is_no_token_is_refused_and_not_shown(provider: Provider, token: str) -> None:
+def test_a_malformed_token_is_refused_and_not_shown(provider: Provider, token: str) -> None:
     with pytest.raises(SaslAuthenticationError, match="the token is refused") as raised:
         validate(provider, token)
     assert len(str(raised.value)) < 200

@@ -19,7 +19,7 @@ def _one(target: Target, number: int = 0, **bounds: int) -> int | None:
     return decide(target, {A: Bounds(**{"start": 10, "end": 100, **bounds})}, number).get(A)
 
 
-def test_targets() -> None:
+def test_each_target_gives_its_offset() -> None:
     assert _one(Target.EARLIEST) == 10
     assert _one(Target.LATEST) == 100
     assert _one(Target.CURRENT, committed=40) == 40
@@ -38,7 +38,7 @@ def test_offsets_stay_within_what_there_is(target: Target, number: int, start: i
     assert start <= found <= start + more
 
 
-def test_durations_and_times() -> None:
+def test_durations_and_times_are_read_in_iso_8601() -> None:
     assert parse_duration("P1DT2H3M4.5S") == timedelta(days=1, hours=2, minutes=3, seconds=4.5)
     assert parse_duration("P2W") == timedelta(weeks=2)
     for wrong in ("", "P", "PT", "1h", "P1H", "P1DT"):

@@ -35,7 +35,9 @@ def test_numbers_below_each_sum_stand_for_its_partition() -> None:
         ({3: 5, 1: 0, 0: 3, 2: 1}, 4, {3: 1, 1: 6, 0: 3, 2: 5}),  # as in Kafka's BuiltInPartitionerTest
     ],
 )
-def test_how_often_each_is_drawn(sizes: dict[int, int], partitions: int, drawn: dict[int, int] | None) -> None:
+def test_partitions_are_drawn_in_inverse_proportion_to_their_queues(
+    sizes: dict[int, int], partitions: int, drawn: dict[int, int] | None
+) -> None:
     table = load_table(sizes, partitions)
     if drawn is None:
         assert table is None

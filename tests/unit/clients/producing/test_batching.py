@@ -164,7 +164,7 @@ def test_misfits_are_named(table: dict[str, list[Any]], options: dict[str, Any],
         fit_table(_topic(2, "id INT"), pa.table(table), now_ms=1, **options)
 
 
-def test_partitions_that_are_not_there() -> None:
+def test_partitions_that_do_not_exist_are_refused() -> None:
     for options in ({"partition": 2}, {"partition": [0, 2]}, {"partition": [0, -3]}):
         with pytest.raises(UnknownTopicOrPartitionError, match="no partition"):
             fit_table(_topic(2), pa.table({"value": [b"x", b"y"]}), now_ms=1, **options)

@@ -34,5 +34,5 @@ def test_null_keys_have_no_partition(keys: list[bytes | None], count: int) -> No
 
 
 @given(st.lists(st.binary(min_size=7, max_size=7), min_size=1))
-def test_keys_of_one_length(keys: list[bytes]) -> None:
+def test_keys_of_equal_length_have_the_hashes_of_single_keys(keys: list[bytes]) -> None:
     assert murmur2_array(pa.array(keys, pa.large_binary())).tolist() == [murmur2(key) for key in keys]

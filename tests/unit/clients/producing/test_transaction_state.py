@@ -88,7 +88,9 @@ _events = st.lists(
 
 
 @given(_events, st.lists(st.sampled_from(_PARTITIONS), min_size=40, max_size=40), st.integers(0, 40))
-def test_it_goes_where_the_model_goes(events: list[str], partitions: list[TopicPartition], breaks_at: int) -> None:
+def test_any_events_leave_the_state_of_the_model(
+    events: list[str], partitions: list[TopicPartition], breaks_at: int
+) -> None:
     state, model = TransactionState(transactional_id="x"), _Model()
     for number, event in enumerate(events):
         if event == "break":

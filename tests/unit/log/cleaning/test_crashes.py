@@ -289,7 +289,7 @@ class ChangingFiles(OsFiles):
             call()
 
 
-def test_appends_and_reads_beside_cleaning(tmp_path: Path) -> None:
+def test_appends_and_reads_during_cleaning_see_the_last_value_of_each_key(tmp_path: Path) -> None:
     log = open_partition(tmp_path, options={"segment.bytes": 3000, "file.delete.delay.ms": 0})
     done = threading.Event()
     appended: list[Pair] = []

@@ -67,7 +67,7 @@ def test_null_keys_change_no_other_hash() -> None:
     assert KeyHasher(5).hash(pa.array([], pa.binary())).shape == (0, 2)
 
 
-def test_hashers_differ() -> None:
+def test_two_hashers_give_a_key_different_hashes() -> None:
     array = pa.array([b"key"])
     assert KeyHasher().hash(array).tolist() != KeyHasher().hash(array).tolist()
 

@@ -39,7 +39,7 @@ class Counted:
 
 
 @given(st.lists(st.tuples(st.integers(0, len(CONTENT)), st.integers(0, 300_000)), max_size=20))
-def test_any_ranges_in_any_order(ranges: list[tuple[int, int]]) -> None:
+def test_ranges_that_are_read_in_any_order_have_their_bytes(ranges: list[tuple[int, int]]) -> None:
     file = RangedFile(Counted(), len(CONTENT), "here")
     for position, size_bytes in ranges:
         assert file.read(position, size_bytes) == CONTENT[position : position + size_bytes]

@@ -20,7 +20,7 @@ def is_normal(intervals):
 
 
 @given(spans, spans)
-def test_sets(ones, others):
+def test_intervals_are_combined_like_sets_of_offsets(ones, others):
     first, second = set(offsets(ones)), set(offsets(others))
     for found, expected in (
         (normalized(ones), first),
@@ -33,7 +33,7 @@ def test_sets(ones, others):
 
 
 @given(spans, spans)
-def test_how_often(ones, others):
+def test_counts_of_offsets_are_compared_between_two_lists(ones, others):
     first, second = offsets(ones), offsets(others)
     found = {offset: (a, b) for start, end, a, b in compared(ones, others) for offset in range(start, end)}
     assert found == {offset: (first[offset], second[offset]) for offset in first.keys() | second.keys()}

@@ -57,7 +57,7 @@ def test_runs_hold_each_offset_as_often_as_it_is_there(rows):
     assert Counter(n for start, end in runs for n in range(start, end)) == Counter(rows)
 
 
-def test_columns_that_say_whence_a_row_is():
+def test_the_columns_with_the_position_of_a_row_are_found():
     ours = {"n": "long", "__partition": "integer", "__offset": "long"}
     assert find_offset_columns(ours, None) == OffsetColumns(None, "__partition", "__offset")
     assert find_offset_columns(ours | {"__topic": "string"}, None) == OffsetColumns(

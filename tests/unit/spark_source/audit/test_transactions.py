@@ -56,7 +56,7 @@ def test_a_row_for_each_offset_proves_itself():
         (Landing(8, 2, True), {}, Verdict.ONCE),
     ],
 )
-def test_a_batch_in_one_version(rows, case, expected):
+def test_a_batch_in_one_version_is_judged_by_its_rows(rows, case, expected):
     assert verdict(rows, **case) is expected
 
 
@@ -75,10 +75,10 @@ def test_a_batch_in_one_version(rows, case, expected):
         ({"is_reset": True, "ranges": ()}, Verdict.NOTHING),
     ],
 )
-def test_a_batch_in_no_version(case, expected):
+def test_a_batch_in_no_version_is_judged_by_its_expected_rows(case, expected):
     assert verdict(**case) is expected
 
 
-def test_a_batch_in_two_versions():
+def test_a_batch_in_two_versions_is_doubled():
     assert verdict(5, 5) is Verdict.DOUBLED
     assert verdict(5, 5, counts=False) is Verdict.DOUBLED

@@ -70,7 +70,7 @@ def ranges(batch):
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
-def test_the_offsets_of_each_batch(tmp_path, version):
+def test_the_offsets_of_each_batch_are_read_from_a_checkpoint(tmp_path, version):
     query = Query(tmp_path / "c", version)
     query.batch(0, offsets(a0=5, started_from={"a0": 1}), "-").batch(1, offsets(a0=5, b0=3), '{"logOffset":3}')
     query.batch(3, offsets(a0=9), "-", done=False)
@@ -104,7 +104,7 @@ def test_two_sources_of_one_topic_are_both_reset_and_get_no_partition_of_each_ot
     assert [dict(source.next_offsets) for source in query.read().newest.sources] == [{A0: 2}, {A1: 8}]
 
 
-def test_topics_that_are_gone_or_created_again(query):
+def test_recreated_topics_need_offsets_and_deleted_ones_are_dropped(query):
     query.batch(1, offsets(a0=5, a1=7, b0=4))
     with pytest.raises(UsageError, match="a was deleted and created again since the query read it: give a-1 an offset"):
         plan_reset(query.read(), {A0: 0}, {"a": OTHER_ID})

@@ -21,7 +21,7 @@ from pyspark_millrace.delta.compaction import Compaction
         (Compaction(), []),
     ],
 )
-def test_whichever_comes_first(compaction, due):
+def test_a_compaction_is_due_at_the_first_limit_that_is_reached(compaction, due):
     assert [batch for batch in range(10) if compaction.is_due(batch, 5.0 * batch, 100 * batch)] == due
 
 

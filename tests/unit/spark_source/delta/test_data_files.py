@@ -61,7 +61,7 @@ def test_rows_go_to_files_of_their_partition_values(tmp_path):
     assert found == {("word", f"w{word}"): {"n": [n for n in range(400) if n % 3 == word]} for word in range(3)}
 
 
-def test_more_values_than_files_may_be_open(tmp_path, monkeypatch):
+def test_more_partition_values_than_open_files_lose_no_row(tmp_path, monkeypatch):
     monkeypatch.setattr(data_files, "_OPEN_FILES_MAX", 2)
     monkeypatch.setattr(data_files, "ROW_GROUP_ROWS", 100)
     rows = written(DataFiles(str(tmp_path), SCHEMA, ("word",)), batches(4))
@@ -71,7 +71,7 @@ def test_more_values_than_files_may_be_open(tmp_path, monkeypatch):
     assert sum(row["rows"] for row in rows) == 400
 
 
-def test_nothing_to_write_is_no_file(tmp_path):
+def test_without_rows_no_file_is_written(tmp_path):
     empty = pa.record_batch([pa.array([], pa.int64()), pa.array([], pa.string())], schema=SCHEMA)
     assert written(DataFiles(str(tmp_path), SCHEMA), iter([empty])) == []
     assert written(DataFiles(str(tmp_path), SCHEMA), iter([])) == []
@@ -116,7 +116,7 @@ def test_batches_that_do_not_fit_are_refused(tmp_path, columns, problem):
     assert parquet_files(tmp_path) == []
 
 
-def test_nulls_where_the_table_takes_none(tmp_path):
+def test_nulls_in_a_not_null_column_are_refused(tmp_path):
     schema = pa.schema([pa.field("n", pa.int64(), nullable=False)])
     with pytest.raises(SchemaMismatchError):
         list(DataFiles(str(tmp_path), schema)(iter([pa.record_batch({"n": pa.array([1, None])})])))
@@ -130,7 +130,7 @@ def test_types_that_hold_the_same_values_are_cast(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can write everywhere")
-def test_a_folder_that_cannot_be_written(tmp_path):
+def test_a_folder_without_write_permission_is_an_error(tmp_path):
     tmp_path.chmod(stat.S_IREAD | stat.S_IEXEC)
     with pytest.raises(PermissionError):
         list(DataFiles(str(tmp_path), SCHEMA)(batches(1)))
@@ -140,6 +140,6 @@ def test_the_declared_ddl_is_that_of_the_files_schema():
     assert parse_ddl(FILE_DDL) == FILE_SCHEMA
 
 
-def test_it_travels_by_reference():
+def test_the_function_survives_pickling():
     files = DataFiles("/data/t", SCHEMA, ("word",))
     assert pickle.loads(pickle.dumps(files)) == files

@@ -161,7 +161,7 @@ def test_a_table_that_is_changed_meanwhile_goes_to_spark(table, monkeypatch):
     assert dict(rows_in(table))[3] == "old"
 
 
-def test_writers_of_one_key_at_once(tmp_path):
+def test_concurrent_writers_of_a_key_leave_it_once(tmp_path):
     # Two queries update and delete the same keys. Each key is there once, with the last write of one of them.
     write_deltalake(str(tmp_path), table_of([(0, "old")]))
     start, failures = threading.Barrier(2), []
@@ -214,7 +214,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_tables_with_these_are_left_to_spark(tmp_path, kind):
+def test_tables_with_unsupported_features_are_left_to_spark(tmp_path, kind):
     made(tmp_path, **REFUSED[kind])
     assert merge(tmp_path, 0, (1, "a")) is None
     assert DeltaTable(str(tmp_path)).version() == 0
@@ -237,13 +237,13 @@ FIELDS = {
 
 
 @pytest.mark.parametrize("kind", FIELDS)
-def test_columns_like_these_are_left_to_spark(tmp_path, kind):
+def test_tables_with_unsupported_columns_are_left_to_spark(tmp_path, kind):
     made(tmp_path, *FIELDS[kind])
     assert merge(tmp_path, 0, (1, "a")) is None
     assert DeltaTable(str(tmp_path)).version() == 0
 
 
-def test_tables_with_these_are_merged_into(tmp_path):
+def test_tables_with_supported_columns_and_properties_are_merged_directly(tmp_path):
     made(
         tmp_path,
         Field("id", PrimitiveType("long"), nullable=False),
@@ -257,7 +257,7 @@ def test_tables_with_these_are_merged_into(tmp_path):
     assert list((tmp_path / "_delta_log").glob("*.checkpoint.parquet"))
 
 
-def test_keys_that_are_compared_by_spark(tmp_path):
+def test_merges_by_floating_point_keys_are_left_to_spark(tmp_path):
     made(tmp_path, Field("id", PrimitiveType("double")))
     keys = Changes.of(pa.table({"id": [0.0, float("nan")]}), None, ["id"], None)
     written = T.StructType([T.StructField("id", T.DoubleType())])
@@ -290,7 +290,7 @@ def test_files_are_shared_out_by_their_sizes(monkeypatch):
     assert len(grouped(dict.fromkeys("abcdef", 10), 2)) == 6
 
 
-def test_simple_types():
+def test_only_types_that_arrow_and_spark_compare_alike_are_simple():
     assert all(map(is_simple, (T.StringType(), T.DecimalType(20, 3), T.TimestampNTZType(), T.ByteType())))
     others = (T.ArrayType(T.LongType()), T.StructType(), T.VarcharType(3), T.StringType("UTF8_LCASE"), T.NullType())
     assert not any(map(is_simple, others))

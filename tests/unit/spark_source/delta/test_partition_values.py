@@ -76,7 +76,7 @@ def test_directories_hold_nothing_that_a_path_takes_otherwise():
         (["a", "a"], "name each once"),
     ],
 )
-def test_columns_that_cannot_partition(names, problem):
+def test_columns_that_cannot_partition_a_table_are_refused(names, problem):
     schema = pa.schema([("a", pa.string()), ("b", pa.binary()), ("t", pa.timestamp("us"))])
     with pytest.raises(UsageError, match=problem):
         check_partition_columns(schema, names)

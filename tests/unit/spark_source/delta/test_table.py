@@ -62,7 +62,7 @@ def test_a_batch_is_committed_once(tmp_path):
     assert numbers_in(tmp_path) == [1, 2, 3]
 
 
-def test_drivers_that_commit_the_same_batches_at_once(tmp_path):
+def test_concurrent_drivers_commit_each_batch_once(tmp_path):
     # One driver was given up and continues all the same. A third query writes to the table as well.
     start, failures = threading.Barrier(3), []
 
@@ -88,7 +88,7 @@ def test_drivers_that_commit_the_same_batches_at_once(tmp_path):
 
 
 @given(st.lists(st.tuples(st.sampled_from(["p", "q"]), st.integers(0, 4), st.booleans()), max_size=12))
-def test_any_order_of_retries_by_any_process(tmp_path_factory, attempts):
+def test_any_order_of_retries_by_any_process_commits_each_batch_once(tmp_path_factory, attempts):
     directory = tmp_path_factory.mktemp("table")
     table, last, expected = target(directory), {}, 0
     for query, number, is_restarted in attempts:
@@ -112,7 +112,7 @@ def test_many_commits_make_a_checkpoint_and_remember_the_batch(tmp_path):
     assert numbers_in(tmp_path) == list(range(25))
 
 
-def test_partition_values_of_any_text(tmp_path):
+def test_partition_values_of_any_text_are_read_back(tmp_path):
     table = target(tmp_path, schema(field("n"), field("word", "string")), ("word",))
     words = ["a b", "ü/..", "x%20=", '"\\', None]
     files = [new_file(tmp_path, f"f{number}", [number], {"word": word}) for number, word in enumerate(words)]
@@ -146,7 +146,7 @@ def test_a_new_table_takes_nulls_as_sparks_do(tmp_path):
     assert all(each.nullable for each in DeltaTable(str(tmp_path)).schema().fields)
 
 
-def test_columns_that_the_table_lacks(tmp_path):
+def test_columns_that_the_table_lacks_are_added_only_on_request(tmp_path):
     made(tmp_path, long_field("n"))
     with pytest.raises(SchemaMismatchError, match="has no column m: allow columns to be added"):
         target(tmp_path, schema(field("n"), field("m")))
@@ -173,13 +173,13 @@ def test_columns_that_are_not_ingested_stay_null(tmp_path):
         ([long_field("n"), long_field("m", nullable=False)], ONE, "column m is NOT NULL but not ingested"),
     ],
 )
-def test_columns_that_do_not_fit(tmp_path, there, ours, problem):
+def test_columns_that_do_not_fit_the_table_are_refused(tmp_path, there, ours, problem):
     made(tmp_path, *there)
     with pytest.raises(SchemaMismatchError, match=problem):
         target(tmp_path, ours)
 
 
-def test_a_table_that_is_changed_while_a_batch_is_written(tmp_path):
+def test_a_commit_is_refused_if_the_table_got_a_constraint_meanwhile(tmp_path):
     table = target(tmp_path)
     DeltaTable(str(tmp_path)).alter.add_constraint({"positive": "n > 0"})
     with pytest.raises(UsageError, match="has the constraint positive"):
@@ -201,13 +201,13 @@ def add_to_log(directory, *actions):
         ({"delta.identity.start": 1}, "column n is an identity"),
     ],
 )
-def test_columns_that_only_spark_keeps_right(tmp_path, metadata, problem):
+def test_tables_with_columns_that_only_spark_can_maintain_are_refused(tmp_path, metadata, problem):
     made(tmp_path, long_field("n", metadata=metadata))
     with pytest.raises(UsageError, match=problem):
         target(tmp_path)
 
 
-def test_mapped_columns(tmp_path):
+def test_a_table_with_mapped_columns_is_refused(tmp_path):
     made(tmp_path, long_field("n"))
     first = (tmp_path / "_delta_log" / f"{0:020}.json").read_text().splitlines()
     metadata = next(action for action in map(json.loads, first) if "metaData" in action)
@@ -219,7 +219,7 @@ def test_mapped_columns(tmp_path):
         target(tmp_path)
 
 
-def test_features_that_are_not_known(tmp_path):
+def test_a_table_with_an_unknown_feature_is_refused_with_its_name(tmp_path):
     made(tmp_path, long_field("n"))
     protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["appendOnly", "rowTracking"]}
     add_to_log(tmp_path, {"protocol": protocol})
@@ -242,7 +242,7 @@ def test_the_tables_properties_say_what_is_indexed(tmp_path):
     assert (5, ("m",)) not in target(tmp_path).indexed_columns
 
 
-def test_a_type_that_delta_has_not(tmp_path):
+def test_a_type_that_delta_lacks_is_refused_and_no_table_created(tmp_path):
     duration = {"type": "array", "elementType": "interval day to second", "containsNull": True}
     with pytest.raises(UsageError, match="column n is interval day to second, a type that Delta does not support"):
         target(tmp_path / "t", schema(field("n", duration)))
@@ -253,11 +253,11 @@ def test_a_type_that_delta_has_not(tmp_path):
     ("location", "path"),
     [("/data/t", "/data/t"), ("file:/data/a%20b", "/data/a b"), ("file:///data/t", "/data/t")],
 )
-def test_locations(location, path):
+def test_local_locations_become_paths(location, path):
     assert str(local_directory(location)) == path
 
 
 @pytest.mark.parametrize("location", ["s3a://bucket/t", "hdfs://host/t", "file://other/t"])
-def test_locations_that_tasks_cannot_write_to(location):
+def test_locations_that_tasks_cannot_write_to_are_refused(location):
     with pytest.raises(UsageError, match="let Spark write this table"):
         local_directory(location)

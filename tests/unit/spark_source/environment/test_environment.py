@@ -52,7 +52,7 @@ def test_planning_a_stream_does_without_pandas():
 
 
 @pytest.mark.parametrize(("version", "major"), [("17.0.15", 17), ("21", 21), ("25-ea", 25)])
-def test_the_java_that_spark_will_run_on(tmp_path, monkeypatch, version, major):
+def test_the_java_version_comes_from_the_release_file_or_the_command(tmp_path, monkeypatch, version, major):
     script(tmp_path / "bin" / "java", f"echo 'openjdk version \"{version}\"' >&2")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert check_java() == major
@@ -68,7 +68,7 @@ def test_an_old_java_is_refused_with_the_remedy(tmp_path, monkeypatch, version):
         check_java()
 
 
-def test_a_wrong_java_home_and_no_java_at_all(tmp_path, monkeypatch):
+def test_a_wrong_java_home_and_a_missing_or_broken_java_are_named(tmp_path, monkeypatch):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(EnvironmentProblemError, match="has no bin/java"):
         session()
@@ -131,7 +131,7 @@ def test_a_failed_resolution_says_what_and_what_to_do(spark):
     assert list(cache_directory().glob("jars/resolving-*")) == []
 
 
-def test_jars_of_one_s_own(spark, tmp_path, monkeypatch):
+def test_a_directory_of_own_jars_is_used_if_it_holds_delta_spark(spark, tmp_path, monkeypatch):
     own = tmp_path / "own"
     own.mkdir()
     monkeypatch.setenv("MILLRACE_DELTA_JARS", str(own))
@@ -141,7 +141,7 @@ def test_jars_of_one_s_own(spark, tmp_path, monkeypatch):
     assert delta_jars() == [own / "delta-spark_4.2_2.13-4.4.0.jar"]
 
 
-def test_a_cache_that_cannot_be_written(spark, tmp_path, monkeypatch):
+def test_a_cache_that_cannot_be_written_is_named_with_the_remedy(spark, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("MILLRACE_CACHE", str(tmp_path / "file"))
     with pytest.raises(EnvironmentProblemError, match="set MILLRACE_CACHE to another directory"):

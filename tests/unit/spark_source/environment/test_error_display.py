@@ -28,7 +28,7 @@ def failing(message):
 OURS = f"{STACK}\nmillrace.errors.base.UsageError: splitBytes='8m': expected a number\n\tat org.apache.spark\n" * 3
 
 
-def test_where_the_program_was_and_the_sentence():
+def test_an_error_of_ours_shows_the_place_in_the_program_and_one_sentence():
     error = failing(OURS)
     text = brief_text(error, error.__traceback__)
     assert text.startswith("Traceback (most recent call last):\n")

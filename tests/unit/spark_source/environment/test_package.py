@@ -22,7 +22,7 @@ def package(tmp_path_factory):
     return made
 
 
-def test_it_has_every_module_as_source_and_bytecode(package):
+def test_the_package_has_every_module_as_source_and_bytecode(package):
     names = zipfile.ZipFile(package).namelist()
     sources = {name for name in names if name.endswith(".py")}
     assert {f"{name}c" for name in sources} == {name for name in names if name.endswith(".pyc")}
@@ -31,7 +31,7 @@ def test_it_has_every_module_as_source_and_bytecode(package):
     assert not [name for name in names if "__pycache__" in name]
 
 
-def test_it_is_imported_without_an_installed_millrace_and_knows_its_version(package):
+def test_the_package_is_imported_without_an_installed_millrace_and_has_its_version(package):
     program = (
         "import sys; sys.path = [path for path in sys.path if path != '']; sys.path.insert(0, sys.argv[1])\n"
         "import pyspark_millrace.batch, pyspark_millrace.sink.writer, millrace.clients.transport.link as link\n"
@@ -70,7 +70,7 @@ def test_the_command_packs_and_says_what_is_needed_besides(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines() == requirements()
 
 
-def test_the_command_that_submits(tmp_path, monkeypatch, capsys):
+def test_the_submit_command_calls_spark_submit_with_the_package(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     monkeypatch.setenv("MILLRACE_CACHE", str(tmp_path / "cache"))
     script = tmp_path / "job.py"

@@ -80,7 +80,7 @@ def test_limits_are_the_least_and_the_greatest_number_that_match(compares: Compa
         assert limits_of(compared(compares, value), "n", lambda _: None) == (low, high)
 
 
-def test_limits_of_several_conditions() -> None:
+def test_several_conditions_limit_a_column_together() -> None:
     def limits(condition: Condition, bounds: Bounds | None = None) -> tuple[int | None, int | None]:
         return limits_of(condition, "n", lambda column: bounds if column == "other" else None)
 
@@ -171,7 +171,7 @@ def test_nulls_match_what_is_true_for_nulls_and_nothing_else() -> None:
     assert not matches(Membership("n", ()), no_nulls)
 
 
-def test_conditions_together() -> None:
+def test_conjunctions_need_all_and_disjunctions_one_matching_condition() -> None:
     true, false = compared(Comparator.EQUAL, 5), compared(Comparator.EQUAL, 50)
     bounds = Bounds(5, 5, may_be_null=False)
     for terms, every, some in (((true, false), False, True), ((true, true), True, True), ((false,), False, False)):

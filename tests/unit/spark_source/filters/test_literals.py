@@ -46,7 +46,7 @@ ZONE = datetime.timezone(datetime.timedelta(hours=2))
         (datetime.datetime(1970, 1, 1, 0, 0, 0, 7), LOCAL, BoundLiteral(7, 7)),
     ],
 )  # fmt: skip
-def test_a_value_that_fits(value: Any, data_type: Any, expected: BoundLiteral) -> None:
+def test_a_value_that_fits_is_converted_to_the_column_type(value: Any, data_type: Any, expected: BoundLiteral) -> None:
     found = literal_of(value, data_type)
     assert found == expected
     assert type(found.value) is type(expected.value)

@@ -11,7 +11,7 @@ def test_defaults_are_no_limits_and_a_quarter_of_an_hour():
     assert parse_trigger_limits(GivenOptions({})) == TriggerLimits(max_delay_ms=900_000)
 
 
-def test_all_of_them():
+def test_all_limits_are_read_whatever_the_case_of_their_names():
     given = {
         "maxOffsetsPerTrigger": "9",
         "MINOFFSETSPERTRIGGER": "9",
@@ -35,7 +35,7 @@ def test_a_least_above_the_most_is_refused(unit):
     ("text", "milliseconds"),
     [("250", 250), ("250ms", 250), ("30 s", 30_000), ("15m", 900_000), ("2min", 120_000), ("1H", 3_600_000)],
 )
-def test_durations_as_spark_writes_them(text, milliseconds):
+def test_durations_are_read_in_sparks_forms(text, milliseconds):
     assert parse_duration_ms("maxTriggerDelay", text) == milliseconds
 
 

@@ -36,7 +36,7 @@ def refusal_of(**options):
     return caught.value.message
 
 
-def test_defaults():
+def test_options_that_are_not_given_have_their_defaults():
     options = parse_options(BASE)
     assert options.subscription == Topics(("orders",))
     assert options.batch_range() == (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
@@ -54,7 +54,7 @@ def test_names_are_not_case_sensitive():
     assert not options.fail_on_data_loss
 
 
-def test_bare_bootstrap_servers_and_client_settings():
+def test_bootstrap_servers_are_read_without_prefix_and_client_options_with_it():
     options = parse_options({"bootstrap.servers": "a:1,b:2", "subscribe": "t", "kafka.request.timeout.ms": "5000"})
     assert options.bootstrap_servers == "a:1,b:2"
     assert options.client_config == {"request.timeout.ms": "5000"}
@@ -90,7 +90,7 @@ def test_a_consumer_option_without_effect_is_checked():
     assert "name them in subscribe" in refusal(**{"kafka.exclude.internal.topics": "false"})
 
 
-def test_isolation_level_with_and_without_prefix():
+def test_isolation_level_is_read_with_and_without_prefix():
     for name in ("isolation.level", "kafka.isolation.level", "Isolation.Level"):
         options = parse_options({**BASE, name: "read_uncommitted"})
         assert options.isolation_level is IsolationLevel.READ_UNCOMMITTED
@@ -109,14 +109,14 @@ def test_tasks_wait_for_brokers_as_long_as_a_poll_may_take():
     assert parse_options(BASE).task_client_config() == {}
 
 
-def test_assign_and_pattern():
+def test_assign_and_subscribe_pattern_select_partitions_and_topics():
     assign = parse_options({"bootstrap.servers": "h:1", "assign": '{"b": [1, 0], "a": [2]}'})
     assert assign.subscription == AssignedPartitions((PartitionKey("a", 2), PartitionKey("b", 0), PartitionKey("b", 1)))
     pattern = parse_options({"bootstrap.servers": "h:1", "subscribePattern": "or.*"})
     assert pattern.subscription == TopicPattern("or.*")
 
 
-def test_positions():
+def test_offsets_of_json_become_the_range_of_the_batch():
     options = parse_options(
         {**BASE, "startingOffsets": '{"orders": {"1": 0, "0": -2}}', "endingOffsets": '{"orders": {"0": -1, "1": 9}}'}
     )
@@ -203,7 +203,7 @@ def test_every_option_has_a_wrong_value_here():
     assert {option for option, _, _ in WRONG} | {"transform", "transformSchema"} == set(names_of(READ_OPTIONS))
 
 
-def test_one_way_to_say_what_to_read():
+def test_exactly_one_option_must_select_the_topics():
     assert "exactly one of" in refusal(assign='{"orders": [0]}')
     with pytest.raises(UsageError, match="none of them"):
         parse_options({"kafka.bootstrap.servers": "h:1"})
@@ -263,7 +263,7 @@ def test_the_end_of_a_stream_is_no_batch_s():
         good.batch_range()
 
 
-def test_contradictions():
+def test_contradicting_options_are_refused():
     assert "contradict" in refusal(columns="a", includeMetadata="true")
     assert "contradict" in refusal(columns="a", includeHeaders="true")
     assert "go together" in refusal(transform="x")
@@ -275,7 +275,7 @@ def test_the_transformation_is_not_part_of_the_text():
     assert "c2VjcmV0" not in repr(parse_options({**BASE, "transform": "c2VjcmV0", "transformSchema": "a int"}))
 
 
-def test_the_group_that_progress_is_committed_to() -> None:
+def test_the_group_id_is_read_with_and_without_prefix() -> None:
     options = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"}
     assert parse_options(options).group_id is None
     assert parse_options({**options, "group.id": "g"}).group_id == "g"

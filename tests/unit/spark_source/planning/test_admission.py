@@ -17,7 +17,7 @@ backlogs = st.dictionaries(keys, st.integers(0, 10_000))
 
 
 @given(backlogs, st.integers(1, 20_000), st.integers(0, 10**9))
-def test_exactly_the_limit_or_all_there_is(backlog, limit, turn):
+def test_shares_add_up_to_the_limit_or_the_whole_backlog(backlog, limit, turn):
     shares = admit(backlog, limit, turn=turn)
     assert sum(shares.values()) == min(limit, sum(backlog.values()))
     assert all(0 < share <= backlog[key] for key, share in shares.items())

@@ -108,7 +108,7 @@ def test_a_log_that_cannot_be_cut_is_cut_by_offsets() -> None:
 
 
 @pytest.mark.parametrize(("room", "fit", "crossing"), [(9, 0, 0), (10, 1, 1), (29, 1, 1), (30, 2, 2), (60, 3, None)])
-def test_the_first_extents_that_fit(room: int, fit: int, crossing: int | None) -> None:
+def test_extents_are_taken_while_they_fit_into_the_room(room: int, fit: int, crossing: int | None) -> None:
     extents = [Extent(0, 1, 0, 10, ""), Extent(1, 2, 10, 30, ""), Extent(2, 3, 30, 60, "")]
     assert first_bytes(extents, room) == (extents[:fit], None if crossing is None else extents[crossing])
 

@@ -132,7 +132,7 @@ def test_the_loss_ends_the_query_unless_it_is_accepted():
     assert find_divergences(since, {KEY: 9}, LossReport(fail=True)) == {}
 
 
-def test_the_batch_behind_it_begins_where_the_logs_part_and_is_no_other_when_nothing_is_new():
+def test_the_batch_after_a_divergence_begins_where_the_logs_diverge():
     since = StreamOffsets({KEY: 9}, {KEY.topic: ID}, leader_epochs={KEY: 2})
     end = StreamOffsets.from_json(since.advanced_to({KEY: 9}, {KEY.topic: ID}, None, {KEY: 3}, {KEY: 4}).to_json())
     assert end.to_json() != since.to_json()

@@ -39,7 +39,7 @@ def at(initial=False, **partitions):
     | offsets(is_reset=True)
     | offsets(leader_epochs={PartitionKey("a", 0): 3}, diverged={PartitionKey("a", 10): 1, PartitionKey("a", 2): 7})
 )
-def test_json_and_back(found):
+def test_offsets_survive_a_round_trip_through_json(found):
     text = json.dumps(found.to_json())
     again = StreamOffsets.from_json(json.loads(text))
     assert again == found
@@ -68,7 +68,7 @@ def test_a_batch_that_ends_with_a_reset_reads_nothing_and_the_next_one_continues
 
 
 @given(st.uuids())
-def test_topic_ids_as_text(topic_id):
+def test_topic_ids_survive_a_round_trip_as_text(topic_id):
     assert parse_id(id_text(topic_id)) == topic_id
 
 

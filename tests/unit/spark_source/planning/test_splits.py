@@ -102,7 +102,7 @@ def test_the_rest_of_a_segment_is_no_split_of_its_own():
     assert [split.bytes for split in plan_splits(found, [100])] == [100, 100, 105]
 
 
-def test_sizes():
+def test_splits_have_the_size_of_cores_limits_and_requests():
     assert split_bytes(10 * MIB, cores=2, sizing=BATCH_SIZING) == 8 * MIB
     assert split_bytes(240 * MIB, cores=2, sizing=BATCH_SIZING) == 40 * MIB
     assert split_bytes(10**12, cores=2, sizing=BATCH_SIZING) == 256 * MIB

@@ -58,13 +58,13 @@ def test_every_stored_type_passes_to_spark_without_a_cast():
     assert [field.nullable for field in arrow] == [field.nullable for field in schema]
 
 
-def test_columns_by_name_in_the_order_asked_for():
+def test_columns_have_the_order_of_the_requested_names():
     layout = named_layout(TYPED, ["__offset", "amount"], topics="topic t")
     assert [column.source for column in layout.columns] == [Metadata.OFFSET, "amount"]
     assert layout.topic_columns == ["amount"]
 
 
-def test_both_names_of_metadata_in_an_opaque_topic():
+def test_metadata_of_an_opaque_topic_is_read_by_both_of_its_names():
     layout = named_layout(None, ["offset", "__offset", "value"], topics="topic t")
     assert layout.topic_columns == ["value"]
     assert {"timestampType", "__timestamp_type"} <= available_columns(None).keys()

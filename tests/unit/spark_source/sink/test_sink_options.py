@@ -16,7 +16,7 @@ def refusal(*, is_stream=False, **options):
     return caught.value.message
 
 
-def test_defaults():
+def test_sink_options_that_are_not_given_have_their_defaults():
     options = parse_sink_options(BASE, is_stream=True)
     assert (options.topic, options.guarantee, options.include_headers) == (
         "orders",

@@ -57,7 +57,7 @@ def following(log: MemoryLog, settings: ReplicationSettings | None = None, water
     return Follower(FOLLOW, log, settings or ReplicationSettings(), watermark)
 
 
-def test_it_fetches_from_its_logs_end_and_names_the_epoch_before() -> None:
+def test_a_follower_fetches_from_its_log_end_with_its_last_epoch() -> None:
     follower = following(log_of(0, 0, 3), watermark=1)
     assert follower.begin() == ()
     asked = follower.question(NOW)
@@ -80,14 +80,14 @@ def test_a_leader_that_knows_of_less_takes_no_watermark_back() -> None:
     assert replica.high_watermark == 3, "the leader keeps the offsets that it knew as a follower"
 
 
-def test_without_epochs_it_goes_back_to_its_watermark_first() -> None:
+def test_a_follower_without_epochs_first_truncates_to_its_high_watermark() -> None:
     log = MemoryLog()
     log.records = [(0, "old format")] * 4
     follower = following(log, watermark=3)
     assert follower.begin() == (Truncate(3),)
 
 
-def test_where_logs_part_the_follower_goes_back_to_what_both_have() -> None:
+def test_a_follower_truncates_to_the_offset_at_which_the_logs_diverge() -> None:
     log = log_of(0, 0, 2, 2, 2)
     follower = following(log, watermark=2)
     asked = follower.question(NOW)
@@ -139,7 +139,9 @@ def test_epochs_are_compared_again_where_the_follower_does_not_know_the_leaders(
         ((), EpochEnd(epoch=1, end_offset=9), TruncationPoint(0, True)),
     ],
 )
-def test_truncation_points(own: tuple[int, ...], leaders: EpochEnd | None, expected: TruncationPoint) -> None:
+def test_the_truncation_point_follows_from_the_leaders_end_of_the_epoch(
+    own: tuple[int, ...], leaders: EpochEnd | None, expected: TruncationPoint
+) -> None:
     assert truncation_point(log_of(*own), 1, leaders) == expected
 
 
@@ -159,7 +161,7 @@ def test_a_leader_finds_where_logs_diverge() -> None:
 @pytest.mark.parametrize(
     ("bounds", "effects"), [((0, 2), (Truncate(2),)), ((7, 9), (StartAt(7),)), ((0, 9), ()), ((1, 3), ())]
 )
-def test_out_of_range_it_goes_to_the_leaders_end_or_starts_again(
+def test_a_follower_out_of_range_truncates_to_the_leaders_end_or_starts_again(
     bounds: tuple[int, int], effects: tuple[object, ...]
 ) -> None:
     follower = following(log_of(0, 0, 0))
@@ -232,7 +234,7 @@ def test_a_stopped_replica_keeps_the_watermark_that_it_heard_of_as_a_follower() 
     assert (replica.role, replica.high_watermark) == (None, 3)
 
 
-def test_fenced_it_waits_for_the_controller_and_otherwise_asks_again_later() -> None:
+def test_a_fenced_follower_waits_for_the_controller_and_other_errors_are_retried() -> None:
     follower = following(log_of(0))
     asked = follower.question(NOW)
     assert asked is not None
@@ -366,7 +368,7 @@ def test_a_stop_that_is_not_older_holds(epoch: int) -> None:
     assert replica.role is None
 
 
-def test_it_has_caught_up_once_it_has_what_its_leader_says_is_committed() -> None:
+def test_a_follower_has_caught_up_when_it_has_its_leaders_committed_records() -> None:
     log = log_of(0, 0)
     follower = following(log, watermark=2)
     assert not follower.has_caught_up  # no epoch of this leader is known

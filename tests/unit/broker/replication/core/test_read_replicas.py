@@ -45,7 +45,9 @@ LEADER = view(0, "far")
         ("near", [view(1, "near", start=50)], 1),
     ],
 )
-def test_the_nearest_that_has_what_is_asked_for(rack: str, followers: list[ReplicaView], chosen: int | None) -> None:
+def test_the_nearest_replica_that_has_the_offset_is_chosen(
+    rack: str, followers: list[ReplicaView], chosen: int | None
+) -> None:
     assert preferred_read_replica(rack, 50, LEADER, followers) == chosen
 
 

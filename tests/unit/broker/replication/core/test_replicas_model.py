@@ -149,7 +149,7 @@ def step(cluster: Cluster, chance: random.Random, number: int) -> None:
 
 
 @pytest.mark.parametrize("run", range(40))
-def test_long_runs_from_seeds(run: int, seed: int) -> None:
+def test_no_acknowledged_record_is_lost_in_long_random_runs(run: int, seed: int) -> None:
     chance = random.Random(seed)
     chosen = replace(SETTINGS, does_truncate_on_fetch=run % 2 == 0, min_insync_replicas=1 + run % 3 % 2)
     cluster, watermarks = Cluster(settings=chosen), {}

@@ -15,7 +15,7 @@ from millrace_broker.replication.runtime.throttles import ReplicationQuota, is_t
 @pytest.mark.parametrize(
     ("replicas", "expected"), [("*", True), ("0:1", True), ("1:1,0:1", True), ("0:11", False), ("", False)]
 )
-def test_which_replicas_are_throttled(replicas: str, expected: bool) -> None:
+def test_only_the_listed_replicas_are_throttled(replicas: str, expected: bool) -> None:
     assert is_throttled(replicas, 0, 1) is expected
 
 
