@@ -15,8 +15,8 @@ DIFFERENCES: Final[Mapping[str, Mapping[str, str]]] = {
         "test_admin_integration::test_describe_metadata_quorum": _KRAFT,
     },
     "tools": {
-        "tools_tests::test_features[metadata.version]": _KRAFT,
-        "tools_tests::test_metadata_quorum": _KRAFT,
+        "tools_tests::test_features_are_described[metadata.version]": _KRAFT,
+        "tools_tests::test_metadata_quorum_has_a_leader": _KRAFT,
     },
 }
 """Reasons by suite and test."""

@@ -82,16 +82,16 @@ class Client:
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"])
-def test_sasl(tmp_path: Path, mechanism: str) -> None:
+def test_tools_write_and_read_with_each_sasl_mechanism(tmp_path: Path, mechanism: str) -> None:
     options = token_options() if mechanism == "OAUTHBEARER" else client_options(mechanism)
     Client(tmp_path, _SASL, options).writes_and_reads(f"sasl-{mechanism}-{os.getpid()}")
 
 
 @pytest.mark.parametrize("key_store", ["PEM", "PKCS12"])
-def test_tls_with_certificate(tmp_path: Path, key_store: str) -> None:
+def test_tools_write_and_read_with_a_tls_certificate(tmp_path: Path, key_store: str) -> None:
     Client(tmp_path, _SSL, tls_options(key_store)).writes_and_reads(f"tls-{key_store}-{os.getpid()}")
 
 
-def test_tls_without_certificate(tmp_path: Path) -> None:
+def test_tools_without_a_tls_certificate_fail_in_the_handshake(tmp_path: Path) -> None:
     code, output = Client(tmp_path, _SSL, tls_options("none")).run("kafka-topics", "--list")
     assert (code, "handshake" in output) == (1, True), output

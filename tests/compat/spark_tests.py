@@ -94,7 +94,7 @@ def test_batch_reads_what_batch_wrote(spark: SparkSession, topic: str) -> None:
     assert frame.filter("topic is null or timestamp is null or timestampType != 0").count() == 0
 
 
-def test_headers_nulls_and_partitions(spark: SparkSession, topic: str) -> None:
+def test_headers_nulls_and_partitions_are_read_as_written(spark: SparkSession, topic: str) -> None:
     header = "array(named_struct('key', 'h', 'value', cast({} as binary))) headers"
     frame = spark.sql(
         f"select cast(null as string) key, 'v' value, 0 partition, {header.format(repr('x'))} "
@@ -108,12 +108,12 @@ def test_headers_nulls_and_partitions(spark: SparkSession, topic: str) -> None:
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_compression(spark: SparkSession, topic: str, codec: str) -> None:
+def test_records_of_each_compression_are_read_as_written(spark: SparkSession, topic: str, codec: str) -> None:
     write(orders(spark, 1000), topic, **{"kafka.compression.type": codec})
     assert pairs(read(spark, subscribe=topic)) == pairs_of(1000)
 
 
-def test_batch_between_offsets_and_from_a_time(spark: SparkSession, topic: str) -> None:
+def test_batch_reads_between_offsets_and_from_a_time(spark: SparkSession, topic: str) -> None:
     write(orders(spark, 400).withColumn("partition", (fn.col("value") % 2).cast("int")), topic)
     assigned = {"assign": json.dumps({topic: [0, 1]})}
     starting = json.dumps({topic: {"0": 10, "1": -2}})
@@ -128,7 +128,7 @@ def test_batch_between_offsets_and_from_a_time(spark: SparkSession, topic: str) 
     assert read(spark, **assigned, **options).count() == 200
 
 
-def test_topics_by_pattern_and_minimum_partitions(spark: SparkSession, topic: str) -> None:
+def test_topics_of_a_pattern_are_read_with_minimum_partitions(spark: SparkSession, topic: str) -> None:
     for number in range(3):
         write(orders(spark, 100, 100 * number), f"{topic}-{number}")
     frame = read(spark, subscribePattern=f"{topic}-.*", minPartitions="16")
@@ -144,7 +144,7 @@ def test_stream_continues_from_its_checkpoint(spark: SparkSession, topic: str, t
     assert pairs(copy_available(limited, tmp_path)) == pairs_of(_ROWS + 1000)
 
 
-def test_stream_from_topic_to_topic(spark: SparkSession, topic: str, tmp_path: Path) -> None:
+def test_stream_copies_a_topic_to_another(spark: SparkSession, topic: str, tmp_path: Path) -> None:
     write(orders(spark), topic)
     copied = read_stream(spark, topic, maxOffsetsPerTrigger="2000").select("key", "value").writeStream.format("kafka")
     copied = copied.option("kafka.bootstrap.servers", _BOOTSTRAP).option("topic", f"{topic}-copy")

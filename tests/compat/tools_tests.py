@@ -98,17 +98,17 @@ def topic(request: pytest.FixtureRequest) -> str:
     return f"{name}-{os.getpid()}"
 
 
-def test_api_versions() -> None:
+def test_api_versions_lists_calls_of_each_kind() -> None:
     output = tool("kafka-broker-api-versions")
     for call in ("Produce(0): ", "Fetch(1): ", "JoinGroup(11): ", "ConsumerGroupHeartbeat(68): "):
         assert call in output
 
 
-def test_cluster_id() -> None:
+def test_cluster_id_is_printed() -> None:
     assert "Cluster ID: " in run(KAFKA_PROGRAMS["kafka-cluster"], "cluster-id", "--bootstrap-server", _BOOTSTRAP)
 
 
-def test_topics(topic: str) -> None:
+def test_topics_are_created_described_altered_and_deleted(topic: str) -> None:
     create(topic, 4, "--config", "retention.ms=7200000")
     assert topic in tool("kafka-topics", "--list").split()
     described = tool("kafka-topics", "--describe", "--topic", topic)
@@ -128,7 +128,7 @@ def test_topics_by_pattern_are_deleted(topic: str) -> None:
     eventually(lambda: topic not in tool("kafka-topics", "--list"))
 
 
-def test_topic_errors(topic: str) -> None:
+def test_invalid_topics_are_refused_with_kafkas_errors(topic: str) -> None:
     create(topic, 1)
     wrong = ("--partitions", 1, "--replication-factor")
     assert "already exists" in tool("kafka-topics", "--create", "--topic", topic, *wrong, 1, fails=True)
@@ -136,7 +136,7 @@ def test_topic_errors(topic: str) -> None:
     assert "eplicat" in tool("kafka-topics", "--create", "--topic", f"{topic}-9", *wrong, 9, fails=True)
 
 
-def test_console_keys_and_headers(topic: str) -> None:
+def test_console_prints_keys_and_headers(topic: str) -> None:
     create(topic, 1)
     lines = [f"h1:x,h2:y\tk{number}|v{number}" for number in range(3)]
     properties = ["parse.key=true", "key.separator=|", "parse.headers=true"]
@@ -149,7 +149,7 @@ def test_console_keys_and_headers(topic: str) -> None:
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_console_compression(topic: str, compression: str) -> None:
+def test_console_reads_records_of_each_compression(topic: str, compression: str) -> None:
     create(topic, 1)
     lines = [str(number) for number in range(500)]
     tool(
@@ -162,18 +162,18 @@ def test_console_compression(topic: str, compression: str) -> None:
     assert consume(topic, "--max-messages", 500) == lines
 
 
-def test_console_offset(topic: str) -> None:
+def test_console_reads_from_an_offset(topic: str) -> None:
     create(topic, 1)
     produce(topic, 200)
     assert len(consume(topic, "--partition", 0, "--offset", 5, from_beginning=False)) == 195
 
 
-def test_console_auto_created_topic(topic: str) -> None:
+def test_console_producer_creates_its_topic(topic: str) -> None:
     tool("kafka-console-producer", "--topic", topic, input="a\nb\n")
     assert sorted(consume(topic, "--max-messages", 2)) == ["a", "b"]
 
 
-def test_verifiable_producer_acks(topic: str) -> None:
+def test_verifiable_producer_writes_with_each_acks(topic: str) -> None:
     create(topic)
     for acks in (0, 1, -1):
         produce(topic, 1000, "--acks", acks)
@@ -181,7 +181,7 @@ def test_verifiable_producer_acks(topic: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["CLASSIC", "CONSUMER"])
-def test_verifiable_consumer(topic: str, protocol: str) -> None:
+def test_verifiable_consumer_reads_and_commits_all_records(topic: str, protocol: str) -> None:
     create(topic)
     produce(topic, 2000)
     options = ("--topic", topic, "--group-id", topic, "--max-messages", 2000, "--group-protocol", protocol)
@@ -198,7 +198,7 @@ _COOPERATIVE = ("--assignment-strategy", "org.apache.kafka.clients.consumer.Coop
     [("CLASSIC",), ("CLASSIC", *_COOPERATIVE), ("CONSUMER",)],
     ids=["range", "cooperative", "consumer"],
 )
-def test_two_members(topic: str, options: tuple[str, ...]) -> None:
+def test_two_members_share_the_partitions_of_a_group(topic: str, options: tuple[str, ...]) -> None:
     create(topic)
     words = [str(_HOME / "bin" / "kafka-verifiable-consumer.sh"), "--bootstrap-server", _BOOTSTRAP]
     words += ["--topic", topic, "--group-id", topic, "--group-protocol", *options]
@@ -219,7 +219,7 @@ def test_two_members(topic: str, options: tuple[str, ...]) -> None:
             member.wait(SECONDS_MAX)
 
 
-def test_groups(topic: str) -> None:
+def test_groups_are_listed_described_reset_and_deleted(topic: str) -> None:
     create(topic, 2)
     produce(topic, 100)
     consume(topic, "--group", topic, "--max-messages", 100)
@@ -235,7 +235,7 @@ def test_groups(topic: str) -> None:
     assert topic not in tool("kafka-groups", "--list")
 
 
-def test_delete_records(topic: str, tmp_path: Path) -> None:
+def test_records_before_an_offset_are_deleted(topic: str, tmp_path: Path) -> None:
     create(topic, 1)
     produce(topic, 100)
     wanted = tmp_path / "records.json"
@@ -257,7 +257,7 @@ def described_config(kind: str, name: str) -> str:
     return tool("kafka-configs", "--describe", "--entity-type", kind, *entity)
 
 
-def test_acls(topic: str) -> None:
+def test_acls_are_added_listed_and_removed(topic: str) -> None:
     rule = ("--allow-principal", "User:bob", "--operation", "Read", "--topic", topic)
     assert "operation=READ" in tool("kafka-acls", "--add", *rule)
     assert "User:bob" in tool("kafka-acls", "--list", "--topic", topic)
@@ -265,7 +265,7 @@ def test_acls(topic: str) -> None:
     assert "User:bob" not in tool("kafka-acls", "--list", "--topic", topic)
 
 
-def test_acls_by_prefix_and_for_producers(topic: str) -> None:
+def test_acls_by_prefix_and_for_producers_are_added_and_removed(topic: str) -> None:
     rule = ("--producer", "--resource-pattern-type", "prefixed", "--topic", topic, "--allow-principal", "User:bob")
     added = tool("kafka-acls", "--add", *rule)
     for operation in ("DESCRIBE", "CREATE", "WRITE"):
@@ -290,7 +290,7 @@ def _secured(name: str, client: Path, *arguments: str | int | Path, input: str =
     return run(KAFKA_PROGRAMS[name], *options, *arguments, input=input, fails=fails)
 
 
-def test_denied_user(topic: str, client: Path) -> None:
+def test_denied_user_can_neither_list_nor_write_the_topic(topic: str, client: Path) -> None:
     create(topic, 1)
     rule = ("--deny-principal", f"User:{USER}", "--operation", "All", "--topic", topic)
     tool("kafka-acls", "--add", *rule)
@@ -309,14 +309,14 @@ def _sent(topic: str, client: Path) -> str:
     return _TOOLS.run(KAFKA_PROGRAMS["kafka-verifiable-producer"], words).stdout
 
 
-def test_wrong_password(tmp_path: Path) -> None:
+def test_wrong_password_is_refused(tmp_path: Path) -> None:
     client = tmp_path / "client.properties"
     client.write_text(client_options("SCRAM-SHA-512", password="alice-wrong"))
     refused = _secured("kafka-topics", client, "--list", fails=True)
     assert "invalid credentials" in refused
 
 
-def test_delegation_tokens(topic: str, client: Path, tmp_path: Path) -> None:
+def test_delegation_tokens_are_created_renewed_used_and_expired(topic: str, client: Path, tmp_path: Path) -> None:
     tokens = partial(_secured, "kafka-delegation-tokens", client)
     created = tokens("--create", "--max-life-time-period", -1, "--renewer-principal", "User:scheduler")
     token_id, hmac = next(line.split()[:2] for line in created.splitlines() if f"User:{USER}" in line)
@@ -336,7 +336,7 @@ def test_delegation_tokens(topic: str, client: Path, tmp_path: Path) -> None:
     assert "invalid credentials" in _secured("kafka-topics", as_token, "--list", fails=True)
 
 
-def test_client_compatibility(topic: str) -> None:
+def test_client_compatibility_test_finds_the_supported_features(topic: str) -> None:
     create(topic, 1)
     expected = {
         "offsets-for-times-supported": "True",
@@ -357,7 +357,7 @@ def test_client_compatibility(topic: str) -> None:
     [(), ("--enable-random-aborts",), ("--group-mode", "--use-group-metadata")],
     ids=["plain", "aborts", "group"],
 )
-def test_transactional_copy(topic: str, options: tuple[str, ...]) -> None:
+def test_transactional_message_copier_copies_each_record_once(topic: str, options: tuple[str, ...]) -> None:
     source, target = f"{topic}-from", f"{topic}-to"
     create(source, 1)
     create(target, 1)
@@ -402,7 +402,7 @@ def test_producers_are_described(topic: str) -> None:
     _transactions("find-hanging", "--topic", topic, "--partition", 0)
 
 
-def test_producer_performance(topic: str) -> None:
+def test_producer_performance_test_writes_all_records(topic: str) -> None:
     create(topic)
     options = ("--num-records", 50_000, "--record-size", 100, "--throughput", -1)
     output = tool("kafka-producer-perf-test", "--topic", topic, *options, "--command-property", "compression.type=lz4")
@@ -410,7 +410,7 @@ def test_producer_performance(topic: str) -> None:
     assert end_offsets(topic) == 50_000
 
 
-def test_producer_performance_in_transactions(topic: str) -> None:
+def test_producer_performance_test_writes_all_records_in_transactions(topic: str) -> None:
     create(topic)
     options = ("--num-records", 20_000, "--record-size", 100, "--throughput", 10_000, "--transactional-id", topic)
     output = tool("kafka-producer-perf-test", "--topic", topic, *options, "--transaction-duration-ms", 300)
@@ -418,7 +418,7 @@ def test_producer_performance_in_transactions(topic: str) -> None:
     assert len(consume(topic, "--command-property", "isolation.level=read_committed")) == 20_000
 
 
-def test_consumer_performance(topic: str) -> None:
+def test_consumer_performance_test_reads_all_records(topic: str) -> None:
     create(topic)
     options = ("--num-records", 50_000, "--record-size", 100, "--throughput", -1)
     tool("kafka-producer-perf-test", "--topic", topic, *options)
@@ -426,25 +426,25 @@ def test_consumer_performance(topic: str) -> None:
     assert int(output.splitlines()[-1].split(", ")[4]) >= 50_000
 
 
-def test_end_to_end_latency(topic: str) -> None:
+def test_end_to_end_latency_is_printed(topic: str) -> None:
     create(topic, 1)
     options = ("--topic", topic, "--num-records", 500, "--producer-acks", "all", "--record-size", 100)
     assert "Avg latency" in tool("kafka-e2e-latency", *options)
 
 
-def test_log_dirs(topic: str) -> None:
+def test_log_dirs_are_described_with_their_partitions(topic: str) -> None:
     create(topic, 1)
     produce(topic, 10)
     assert f'"partition":"{topic}-0"' in tool("kafka-log-dirs", "--describe", "--topic-list", topic)
 
 
-def test_leader_election(topic: str) -> None:
+def test_preferred_leader_election_names_the_partition(topic: str) -> None:
     create(topic, 1)
     output = tool("kafka-leader-election", "--election-type", "preferred", "--topic", topic, "--partition", 0)
     assert f"{topic}-0" in output
 
 
-def test_reassignment(topic: str, tmp_path: Path) -> None:
+def test_reassignment_is_executed_verified_and_listed(topic: str, tmp_path: Path) -> None:
     create(topic, 1)
     wanted = tmp_path / "reassignment.json"
     wanted.write_text(json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": 0, "replicas": [0]}]}))
@@ -454,17 +454,17 @@ def test_reassignment(topic: str, tmp_path: Path) -> None:
     assert "No partition reassignments" in tool("kafka-reassign-partitions", "--list")
 
 
-def test_metadata_quorum() -> None:
+def test_metadata_quorum_has_a_leader() -> None:
     asked = ("--bootstrap-server", _BOOTSTRAP, "describe", "--status")
     assert "LeaderId:" in run(KAFKA_PROGRAMS["kafka-metadata-quorum"], *asked)
 
 
 @pytest.mark.parametrize("feature", ["metadata.version", "transaction.version", "group.version"])
-def test_features(feature: str) -> None:
+def test_features_are_described(feature: str) -> None:
     assert feature in run(KAFKA_PROGRAMS["kafka-features"], "--bootstrap-server", _BOOTSTRAP, "describe")
 
 
-def test_share_group(topic: str) -> None:
+def test_share_group_reads_all_records_and_is_described(topic: str) -> None:
     create(topic, 2)
     alter_config("groups", topic, "--add-config", "share.auto.offset.reset=earliest")
     produce(topic, 300)
@@ -475,7 +475,7 @@ def test_share_group(topic: str) -> None:
     assert topic in tool("kafka-share-groups", "--describe", "--group", topic)
 
 
-def test_console_share_consumer(topic: str) -> None:
+def test_console_share_consumer_reads_all_records(topic: str) -> None:
     create(topic, 1)
     alter_config("groups", topic, "--add-config", "share.auto.offset.reset=earliest")
     produce(topic, 20)
@@ -484,7 +484,7 @@ def test_console_share_consumer(topic: str) -> None:
     assert {int(line) for line in lines if line.isdigit()} >= set(range(20))
 
 
-def test_streams_reset(topic: str) -> None:
+def test_streams_application_reset_names_its_input_topic(topic: str) -> None:
     create(topic, 1)
     produce(topic, 10)
     options = ("--application-id", topic, "--input-topics", topic, "--to-earliest")
