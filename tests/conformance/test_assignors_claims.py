@@ -96,5 +96,5 @@ def test_if_kafkas_result_depends_on_an_order_ours_takes_the_newest_generation_f
     assert kept(newest_first, members) >= kept(by_name, members)
 
 
-def test_there_are_cases_of_both_kinds() -> None:
+def test_the_case_files_have_sound_and_flawed_assignments() -> None:
     assert (len(SOUND), len(FLAWED)) == (13, 9)

@@ -81,7 +81,7 @@ def test_each_anomaly_is_found(kind: str, history: History, final: tuple[Read, .
     assert kind in kinds(history, final)
 
 
-def test_processing_is_once_for_each_input() -> None:
+def test_inputs_processed_never_or_twice_are_anomalies() -> None:
     assert processing_anomalies(["a", "b"], ["a>1"], is_finished=False) == []
     assert processing_anomalies(["a", "b"], ["a>1", "b>1"], is_finished=True) == []
     found = processing_anomalies(["a", "b", "c"], ["a>1", "a>2", "z>1"], is_finished=True)

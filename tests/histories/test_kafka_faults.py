@@ -33,7 +33,7 @@ LONGEST_S = 2 * SESSION_MS / 1000
 
 
 @pytest.mark.dial("KAFKA_FAULT_ROUNDS", seconds=60)
-def test_nothing_of_kafkas_clients_is_lost_duplicated_or_reordered(tmp_path: Path, rounds: int) -> None:
+def test_no_record_of_kafkas_clients_is_lost_duplicated_or_reordered(tmp_path: Path, rounds: int) -> None:
     seed = os.environ.get("FAULT_SEED", str(time.time_ns()))
     print(f"FAULT_SEED={seed}")
     chance = random.Random(seed)

@@ -76,7 +76,7 @@ def test_no_answer_arrives_over_a_cut_link(echo: int) -> None:
             assert connection.recv(100) == b"held"
 
 
-def test_links_of_others_are_not_concerned(echo: int) -> None:
+def test_a_cut_link_does_not_affect_other_links(echo: int) -> None:
     with Network(["me", "server"], lambda _: None) as network:
         network.cut(*network.all_links("server"))
         with connected(network, echo) as connection:

@@ -141,7 +141,9 @@ def test_a_second_member_makes_a_second_generation(calls: Any, group: str, threa
     assert len(again.members or second.result().members) == 2
 
 
-def test_a_silent_member_is_gone(calls: Any, group: str, threads: ThreadPoolExecutor) -> None:
+def test_a_member_without_heartbeats_is_removed_after_its_session(
+    calls: Any, group: str, threads: ThreadPoolExecutor
+) -> None:
     groups = Groups(calls, group)
     [joined] = rebalanced(groups, threads, lambda: groups.join(session_timeout_ms=300))
     groups.wait_for("Empty")
@@ -259,7 +261,7 @@ def test_groups_are_listed_and_deleted(calls: Any, group: str, topic: str, threa
     assert groups.committed(topic).committed.offset == -1
 
 
-def test_a_deleted_topic_takes_its_offsets_with_it(calls: Any, group: str, topic: str) -> None:
+def test_committed_offsets_of_a_deleted_topic_are_deleted(calls: Any, group: str, topic: str) -> None:
     calls.create(topic)
     groups = Groups(calls, group)
     groups.commit(topic, 7)

@@ -167,7 +167,7 @@ def test_a_gap_in_the_sequence_is_refused_in_the_end(calls: Any, topic: str) -> 
     assert calls.produce(topic, _sequenced(calls, producer_id, 9)).error.code == errors.OutOfOrderSequenceError.code
 
 
-def test_a_fetch_keeps_its_limits_but_always_gets_on(calls: Any, topic: str) -> None:
+def test_a_fetch_keeps_its_limits_but_returns_at_least_one_batch(calls: Any, topic: str) -> None:
     calls.create(topic, partitions=3)
     big, small = calls.batch(b"x" * 5000), calls.batch(b"y" * 100)
     for partition in (0, 1, 2):

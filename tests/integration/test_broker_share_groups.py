@@ -121,7 +121,7 @@ def test_a_fetch_waits_for_records(calls: Any, group: str, topic: str) -> None:
         assert waiting.result() == [0]
 
 
-def test_a_fetch_waits_for_records_that_are_given_back(calls: Any, group: str, filled: str) -> None:
+def test_a_waiting_fetch_gets_released_records(calls: Any, group: str, filled: str) -> None:
     share = Share(calls, group)
     for member in "ab":
         share.join(member, filled)
@@ -135,7 +135,7 @@ def test_a_fetch_waits_for_records_that_are_given_back(calls: Any, group: str, f
         assert waiting.result() == [0, 1, 2, 5, 6, 7, 8, 9]
 
 
-def test_members_learn_what_they_read(calls: Any, group: str, topic: str) -> None:
+def test_members_get_their_assignment_by_heartbeats(calls: Any, group: str, topic: str) -> None:
     calls.create(topic, 4)
     share = Share(calls, group)
     first = share.beat("a", 0, topic)
@@ -199,7 +199,9 @@ def test_invalid_requests_of_share_groups_are_refused(calls: Any, group: str, fi
     assert type(calls.error("JoinGroup", joining)) is InconsistentGroupProtocolError
 
 
-def test_locks_and_sessions_end(tmp_path: Path, calls_to: Callable[[str], Any], topic: str) -> None:
+def test_record_locks_and_sessions_of_silent_members_expire(
+    tmp_path: Path, calls_to: Callable[[str], Any], topic: str
+) -> None:
     options = {
         **OPTIONS,
         "group.share.record.lock.duration.ms": "300",

@@ -134,7 +134,7 @@ def test_a_loop_accepts_only_the_records_that_it_got(queue: Queue) -> None:
     assert [(record.offset, record.delivery_count) for record in again] == [(offset, 2) for offset in range(4, 10)]
 
 
-def test_a_loop_that_ends_leaves_no_record_to_acknowledge(queue: Queue) -> None:
+def test_after_the_break_of_a_loop_no_unseen_record_must_be_acknowledged(queue: Queue) -> None:
     queue.fill(5)
     consumer = queue.consumer("explicit")
     for record in consumer:

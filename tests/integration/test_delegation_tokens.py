@@ -121,7 +121,7 @@ def test_a_token_logs_its_owner_in_until_it_ends(broker: EmbeddedBroker, mechani
         admin.list_topics()
 
 
-def test_a_token_is_no_user_and_a_user_is_no_token(broker: EmbeddedBroker) -> None:
+def test_a_token_cannot_log_in_as_a_user(broker: EmbeddedBroker) -> None:
     with wire(broker, "bob") as bob:
         token = create(bob)
     options = {
@@ -174,7 +174,7 @@ def test_tokens_of_other_users_need_an_acl(broker: EmbeddedBroker) -> None:
 
 
 @pytest.mark.parametrize(("kind", "code"), [("Group", 67)])
-def test_owners_and_renewers_are_users(broker: EmbeddedBroker, kind: str, code: int) -> None:
+def test_owners_and_renewers_must_be_of_the_type_user(broker: EmbeddedBroker, kind: str, code: int) -> None:
     with wire(broker, "bob") as bob:
         assert create(bob, renewers=("a",), kind=kind).error_code == code
         assert create(bob, owner="bob", kind=kind).error_code == code

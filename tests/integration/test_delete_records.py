@@ -104,7 +104,7 @@ def test_topics_without_a_cleanup_policy_keep_records_until_a_client_deletes_the
     assert admin.delete_records({TopicPartition(topic, 0): 2}) == {TopicPartition(topic, 0): 2}
 
 
-def test_the_start_survives_a_restart(tmp_path: Path) -> None:
+def test_the_log_start_offset_after_a_deletion_survives_a_restart(tmp_path: Path) -> None:
     partition = TopicPartition("orders", 0)
     with EmbeddedBroker(tmp_path) as broker, Admin(broker.bootstrap_servers) as admin:
         admin.create_topic("orders", partitions=1)

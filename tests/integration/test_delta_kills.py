@@ -92,7 +92,9 @@ def audited(broker, table, checkpoint):
 
 @pytest.mark.dial("DELTA_KILL_ROUNDS", seconds=90)
 @pytest.mark.parametrize("pipeline", PIPELINES)
-def test_killed_at_random_moments_the_table_has_every_row_once(broker, jobs, tmp_path, rounds, pipeline):
+def test_a_table_has_every_row_once_although_its_job_is_killed_at_random_moments(
+    broker, jobs, tmp_path, rounds, pipeline
+):
     seed = int(os.environ.get("DELTA_KILL_SEED", random.SystemRandom().randrange(2**32)))
     print(f"DELTA_KILL_SEED={seed}")
     chance = random.Random(seed)

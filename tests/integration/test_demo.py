@@ -238,7 +238,7 @@ def kills(rounds: int, chance: random.Random) -> list[tuple[Step, str]]:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.dial("DEMO_KILL_ROUNDS", seconds=300)
-def test_killed_in_any_step_and_run_again_the_tables_are_the_same(tmp_path: Path, rounds: int) -> None:
+def test_a_demo_that_is_killed_and_run_again_gives_the_same_tables(tmp_path: Path, rounds: int) -> None:
     seed = int(os.environ.get("DEMO_KILL_SEED") or random.SystemRandom().randrange(10**9))
     print(f"DEMO_KILL_SEED={seed}")
     chance = random.Random(seed)

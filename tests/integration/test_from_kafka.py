@@ -182,7 +182,7 @@ def watermarks(kafka, orders, partition):
         consumer.close()
 
 
-def test_killed_and_stopped_it_copies_every_record_once(kafka, module_broker, job):
+def test_a_copy_that_is_killed_and_stopped_has_every_record_once(kafka, module_broker, job):
     orders, count = Orders(kafka, partitions=3), 30_000
     orders.produce(range(count))
     limited = ("--records-per-transaction", "500")

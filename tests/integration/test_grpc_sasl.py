@@ -154,7 +154,9 @@ def test_a_call_without_a_session_of_this_listener_is_refused(broker: EmbeddedBr
     assert "wants SASL first" in str(_call(broker))
 
 
-def test_a_client_that_says_nothing_is_turned_away(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_does_not_authenticate_in_time_is_refused(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("millrace_broker.listeners.grpc_sasl.AUTHENTICATION_S", 0.01)
     assert "has not authenticated within" in _exchange(broker, silent=True)
 

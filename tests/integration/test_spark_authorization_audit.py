@@ -60,7 +60,7 @@ def test_the_blocks_of_the_page_run_as_they_stand(
     assert "orders" in Reader(broker, spark, tmp_path, monkeypatch).follow("docs/audit.md")
 
 
-def test_without_the_right_to_read_there_is_no_table(spark: SparkSession, broker: EmbeddedBroker) -> None:
+def test_an_audit_table_without_the_right_to_read_is_refused(spark: SparkSession, broker: EmbeddedBroker) -> None:
     let(broker)
     with pytest.raises(Exception, match=AUDIT) as caught:
         audit_table(spark, broker).collect()

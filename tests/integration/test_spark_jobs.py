@@ -100,7 +100,7 @@ def ingest(broker, topic, table, *more):
     return [JOB, "--topic", topic, "--table", table, "--bootstrap-servers", broker.bootstrap_servers, *more]
 
 
-def test_killed_and_stopped_a_job_still_ingests_every_row_once(module_broker, run, tmp_path):
+def test_a_job_that_is_killed_and_stopped_ingests_every_row_once(module_broker, run, tmp_path):
     topic, table, count = f"ingest-{uuid.uuid4().hex[:8]}", tmp_path / "table", 12_000
     with Admin(module_broker.bootstrap_servers) as admin:
         schema = "n BIGINT NOT NULL, name STRING"

@@ -51,7 +51,7 @@ def copies(broker, isolation="read_committed"):
 
 
 @pytest.mark.dial("SINK_KILL_ROUNDS", seconds=60)
-def test_killed_at_random_moments_every_record_is_written_once(broker, jobs, rounds):
+def test_a_sink_that_is_killed_at_random_moments_writes_every_record_once(broker, jobs, rounds):
     seed = int(os.environ.get("SINK_KILL_SEED", random.SystemRandom().randrange(2**32)))
     print(f"SINK_KILL_SEED={seed}")
     chance = random.Random(seed)
@@ -79,7 +79,7 @@ def test_killed_at_random_moments_every_record_is_written_once(broker, jobs, rou
     assert sorted(map(int, committed_values(broker.data, "copies"))) == list(range(rounds * RECORDS_PER_ROUND))
 
 
-def test_of_two_drivers_at_one_query_one_ends_and_nothing_is_written_twice(broker, jobs):
+def test_one_of_two_drivers_of_a_query_fails_and_no_record_is_written_twice(broker, jobs):
     with Admin(broker.address) as admin:
         for topic, partitions in (("numbers", 3), ("copies", 2)):
             admin.create_topic(topic, partitions=partitions, configs={"retention.ms": "-1"})

@@ -99,7 +99,7 @@ def test_a_query_fails_with_the_diverged_offsets(broker, cut):
 
 
 @pytest.mark.parametrize("appended", ["C", "CD", "CDEFG"])
-def test_losses_accepted_it_continues_where_the_logs_part(broker, cut, caplog, appended):
+def test_with_accepted_losses_a_query_continues_where_the_logs_diverge(broker, cut, caplog, appended):
     produce(broker, *"abcd")
     query = Query(broker, failOnDataLoss="false")
     query.batch()
@@ -111,7 +111,7 @@ def test_losses_accepted_it_continues_where_the_logs_part(broker, cut, caplog, a
     assert not caplog.text
 
 
-def test_a_limited_batch_continues_there_too(broker, cut):
+def test_a_limited_batch_continues_where_the_logs_diverge(broker, cut):
     produce(broker, *"abcdef")
     query = Query(broker, failOnDataLoss="false")
     query.batch()

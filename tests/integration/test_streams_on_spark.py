@@ -318,7 +318,7 @@ def test_invalid_runs_are_refused_before_the_start(spark: SparkSession, tmp_path
     assert not (tmp_path / "t").exists()
 
 
-def test_a_table_of_other_columns_is_not_touched(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_table_with_other_columns_is_refused_and_unchanged(spark: SparkSession, tmp_path: Path) -> None:
     source = tmp_path / "in"
     source.mkdir()
     disordered_files(source, files=1, rows_max=10)

@@ -16,6 +16,6 @@ def test_ids_are_written_as_kafka_does(value: uuid.UUID) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a", "UuRsE4Z5TDSyNuFR9n9LyQ: 1", "UuRsE4Z5TDSyNuFR9n9Ly/", "ä" * 22])
-def test_other_text_is_no_id(text: str) -> None:
+def test_text_that_is_no_topic_id_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no topic id: expected 22 characters of base64url"):
         parse_id(text)

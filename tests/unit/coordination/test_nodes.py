@@ -69,7 +69,7 @@ def test_a_malformed_node_is_a_clear_error(data: bytes | str) -> None:
             node.decode(encoded)
 
 
-def test_the_json_is_kafkas() -> None:
+def test_nodes_have_kafkas_json() -> None:
     topic_id = uuid.UUID(int=1)
     assert TopicNode(topic_id, {0: (1, 2), 1: (2,)}).encode() == (
         b'{"version":3,"topic_id":"AAAAAAAAAAAAAAAAAAAAAQ","partitions":{"0":[1,2],"1":[2]},'

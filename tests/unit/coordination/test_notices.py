@@ -45,7 +45,7 @@ def test_every_notice_is_read_as_it_was_written(node: JsonNode) -> None:
         (ConfigChangeNode("topics/config-test"), b'{"version":2,"entity_path":"topics/config-test"}'),
     ],
 )
-def test_the_json_is_kafkas(node: JsonNode, data: bytes) -> None:
+def test_notices_have_kafkas_json(node: JsonNode, data: bytes) -> None:
     assert node.encode() == data  # type: ignore[attr-defined]
     assert type(node).decode(data[:-1] + b',"of_later_versions":[1]}') == node
 

@@ -8,7 +8,7 @@ from millrace.coordination import paths
 from millrace.coordination.tree import check_path
 
 
-def test_the_paths_are_kafkas() -> None:
+def test_paths_are_those_of_kafka() -> None:
     assert [
         paths.broker_path(1),
         paths.topic_path("t"),

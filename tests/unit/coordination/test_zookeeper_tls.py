@@ -23,7 +23,7 @@ def test_a_certificate_that_cannot_be_used_is_a_clear_error(tmp_path: Path) -> N
             zookeeper_tls(config)
 
 
-def test_any_name_will_do_only_if_configured() -> None:
+def test_host_names_are_verified_unless_an_option_forbids_it() -> None:
     values = {"zookeeper.connect": "a:1", "zookeeper.ssl.client.enable": "true"}
     strict = zookeeper_tls(ZooKeeperConfig.load(values))
     lax = zookeeper_tls(ZooKeeperConfig.load(values | {"zookeeper.ssl.endpoint.identification.algorithm": ""}))

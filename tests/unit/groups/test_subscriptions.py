@@ -19,5 +19,5 @@ def test_topics_are_those_of_version_0_which_begins_each_version(version: int) -
 
 
 @pytest.mark.parametrize("data", [b"", b"\0", b"\0\1", b"\0\1\0\0\0\2\0\1t", b"\xff\xff" + _TOPICS + _NO_USER_DATA])
-def test_other_bytes_have_no_topics(data: bytes) -> None:
+def test_malformed_subscriptions_have_no_topics(data: bytes) -> None:
     assert topics_of(data) is None

@@ -68,7 +68,7 @@ def test_versions_of_another_notation_are_refused() -> None:
         parse_versions("3..7")
 
 
-def test_names_are_pythons() -> None:
+def test_names_of_kafka_become_names_of_python() -> None:
     assert [snake_case(name) for name in ("TopicId", "V3AndBelowTopics", "ISRNodes")] == [
         "topic_id",
         "v3_and_below_topics",

@@ -47,7 +47,7 @@ def test_between_checksum_and_file_the_old_one_counts(tmp_path: Path) -> None:
     assert read_offsets(OsFiles(), path) == {("a", 0): 7}
 
 
-def test_format_is_kafkas(tmp_path: Path) -> None:
+def test_checkpoints_have_kafkas_format(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     write_offsets(OsFiles(), path, {("b", 1): 7, ("a", 0): 3})
     assert path.read_text() == "0\n2\na 0 3\nb 1 7\n"

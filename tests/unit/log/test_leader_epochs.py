@@ -47,7 +47,9 @@ def test_epochs_that_begin_at_or_after_the_end_are_forgotten(end: int, left: int
         (20, ((4, 20), (7, 30))), (29, ((4, 29), (7, 30))), (30, ((7, 30),)), (31, ((7, 31),)),
     ],
 )  # fmt: skip
-def test_the_epoch_of_the_start_begins_there(start: int, expected: tuple[tuple[int, int], ...] | None) -> None:
+def test_after_a_deletion_the_epoch_of_the_log_start_begins_there(
+    start: int, expected: tuple[tuple[int, int], ...] | None
+) -> None:
     epochs = LeaderEpochs(ENTRIES)
     assert epochs.truncate_start(start) is (expected is not None)
     assert epochs.entries == (expected or ENTRIES)

@@ -43,7 +43,7 @@ def test_partitions_are_there_after_a_restart(open_manager: Callable[..., LogMan
     assert manager.get("orders", 4) is None
 
 
-def test_files_of_the_directory_are_kafkas(
+def test_files_of_a_log_directory_have_kafkas_content(
     open_manager: Callable[..., LogManager], batch: Batch, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"

@@ -83,7 +83,7 @@ def fail_directory(manager: LogManager, name: str) -> None:
     next(each for each in manager._directories if each.path.name == name).fail(StorageError(f"{name} is gone"))
 
 
-def test_each_new_failure_of_a_directory_is_told_once(
+def test_each_new_failure_of_a_directory_is_reported_once(
     manager: LogManager, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fail_directory(manager, "a")  # before the work begins

@@ -43,7 +43,9 @@ def test_an_empty_partition_needs_no_index_files(
     assert not caplog.records
 
 
-def test_a_damaged_time_of_the_growing_segment_is_done_without(open_log: OpenLog, batch: Batch, tmp_path: Path) -> None:
+def test_look_ups_are_correct_despite_a_damaged_time_entry_of_the_active_segment(
+    open_log: OpenLog, batch: Batch, tmp_path: Path
+) -> None:
     log = open_log(INDEXED)
     for n in range(20):
         log.append(batch([10 * n]))
@@ -77,7 +79,7 @@ def test_a_damaged_offset_in_the_time_index_hides_no_record(
     assert [log.offset_for_time(10 * n - 3) for n in range(20)] == [(n, 10 * n) for n in range(20)]
 
 
-def test_a_damaged_entry_of_the_growing_segment_is_done_without(
+def test_look_ups_are_correct_despite_a_damaged_index_entry_of_the_active_segment(
     open_log: OpenLog, batch: Batch, tmp_path: Path
 ) -> None:
     log = open_log(INDEXED)

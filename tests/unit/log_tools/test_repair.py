@@ -171,7 +171,7 @@ def test_a_wrong_leader_epoch_is_found_though_no_checksum_covers_it(sound: Calla
     assert path.read_bytes() == good
 
 
-def test_epochs_and_snapshots_that_are_damaged_go(sound: Callable[..., Path]) -> None:
+def test_a_repair_removes_damaged_epochs_and_snapshots(sound: Callable[..., Path]) -> None:
     directory = sound()
     epochs = directory / "leader-epoch-checkpoint"
     epochs.write_text("0\n9\n0 0\n")
@@ -189,7 +189,7 @@ def test_epochs_and_snapshots_that_are_damaged_go(sound: Callable[..., Path]) ->
     log.close()
 
 
-def test_a_list_of_epochs_that_disagrees_with_everything_goes(sound: Callable[..., Path]) -> None:
+def test_a_repair_removes_epochs_that_contradict_all_batches(sound: Callable[..., Path]) -> None:
     directory = sound()
     (directory / "leader-epoch-checkpoint").write_text("0\n1\n8 0\n")
     repaired(directory)

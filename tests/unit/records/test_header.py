@@ -48,7 +48,7 @@ EMPTY = BatchHeader(
 
 
 @given(HEADERS, st.binary(max_size=9))
-def test_reads_what_was_written(header: BatchHeader, before: bytes) -> None:
+def test_headers_are_read_as_they_were_written(header: BatchHeader, before: bytes) -> None:
     written = write_header(header)
     assert len(written) == 61
     for buffer in (before + written, bytearray(before + written), pa.py_buffer(before + written)):

@@ -289,7 +289,7 @@ def test_statistics_stay_true_when_the_broker_sets_the_time() -> None:
     validate(bytes(stamped))
 
 
-def test_another_compression_keeps_them() -> None:
+def test_statistics_stay_when_a_batch_is_recompressed() -> None:
     batch = build(timestamps_ms=pa.array(range(ROWS)), timestamp_type=TimestampType.CREATE_TIME)
     again = recompress_batch(batch, 0, read_header(batch), lambda _: ASCENDING.schema, Compression.ZSTD)
     assert read(again) == read(batch)

@@ -9,7 +9,7 @@ from millrace.records.xxhash32 import xxhash32
 
 
 @pytest.mark.parametrize(("data", "expected"), [(b"", 0x02CC5D05), (b"a", 0x550D7456), (b"abc", 0x32D153FF)])
-def test_gives_the_published_values(data: bytes, expected: int) -> None:
+def test_hashes_are_the_published_ones(data: bytes, expected: int) -> None:
     assert xxhash32(data) == expected
 
 
@@ -20,6 +20,6 @@ def test_liblz4_accepts_it_in_a_frame_header(descriptor: bytes) -> None:
     assert pa.CompressedInputStream(pa.BufferReader(frame), "lz4").read() == b"hello"
 
 
-def test_takes_short_inputs_only() -> None:
+def test_inputs_of_16_bytes_and_more_are_refused() -> None:
     with pytest.raises(ValueError, match="below 16"):
         xxhash32(bytes(16))

@@ -34,7 +34,7 @@ def _anchors(document: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("document", _documents(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_somewhere(document: Path) -> None:
+def test_every_link_of_a_document_has_a_target(document: Path) -> None:
     lost = []
     for target in _LINK.findall(_FENCE.sub("", document.read_text())):
         if "://" in target:

@@ -30,7 +30,7 @@ def test_a_source_root_is_not_a_package(folder: str) -> None:
     assert not (ROOT / folder / "__init__.py").exists()
 
 
-def test_every_folder_of_code_is_a_package_with_a_word_about_it() -> None:
+def test_every_folder_of_code_is_a_package_with_a_docstring() -> None:
     # A folder without ``__init__.py`` can be imported, but the import contracts do not see it.
     folders = {path.parent for root in ROOTS for path in tracked(f"{root}/*.py")}
     bare = [
@@ -73,7 +73,7 @@ def test_functions_fit_a_screen() -> None:
     assert long == {}
 
 
-def test_nothing_is_left_for_later_without_a_word() -> None:
+def test_no_file_contains_a_todo_mark() -> None:
     leftover = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
     found = [
         str(path) for path in tracked("*.py") if path != Path(__file__).resolve() and leftover.search(path.read_text())

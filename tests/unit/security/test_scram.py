@@ -27,7 +27,7 @@ def _exchange(mechanism: str, client: ScramClient, credential: ScramCredential) 
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_both_sides_agree(mechanism: str) -> None:
+def test_the_right_password_is_accepted_and_another_refused(mechanism: str) -> None:
     credential = ScramCredential.of_password(mechanism, "pencil")
     assert _exchange(mechanism, ScramClient(mechanism, "user", "pencil"), credential).username == "user"
     with pytest.raises(SaslAuthenticationError):

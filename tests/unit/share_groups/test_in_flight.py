@@ -110,7 +110,7 @@ def test_a_renewal_is_refused_if_the_group_forbids_it() -> None:
     assert partition.acquired_count == 10
 
 
-def test_changed_options_hold_from_then_on() -> None:
+def test_changed_options_apply_to_the_next_fetches() -> None:
     partition = delivery(locks_max=4)
     assert given(partition.acquire("a", [ReadRange(0, 9)], 10, 0)) == [(0, 3, 1)]
     partition.settings = ShareGroupSettings(locks_max=6)
@@ -175,7 +175,7 @@ def test_released_records_that_were_compacted_meanwhile_are_passed_over() -> Non
     assert partition.start_offset == 5
 
 
-def test_only_so_many_are_given_out_at_a_time() -> None:
+def test_no_more_records_are_locked_than_the_limit() -> None:
     partition = delivery(locks_max=4)
     assert given(partition.acquire("a", [ReadRange(0, 99)], 50, 0)) == [(0, 3, 1)]
     assert partition.next_offset is None
@@ -183,7 +183,7 @@ def test_only_so_many_are_given_out_at_a_time() -> None:
     assert given(partition.acquire("b", [ReadRange(0, 99)], 50, 1)) == [(4, 4, 1)]
 
 
-def test_a_log_that_begins_later_takes_records_away() -> None:
+def test_records_before_a_new_log_start_are_no_longer_delivered() -> None:
     partition = delivery()
     partition.acquire("a", [ReadRange(0, 9)], 10, 0)
     assert partition.start_at(5)

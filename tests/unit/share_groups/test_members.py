@@ -155,7 +155,7 @@ def test_invalid_heartbeats_are_refused() -> None:
     st.dictionaries(st.sampled_from("abcdefgh"), st.frozensets(st.sampled_from("tuv"))),
     st.dictionaries(st.sampled_from("tuv"), st.integers(1, 6)),
 )
-def test_everything_has_a_reader_and_everybody_something_to_read(
+def test_each_partition_has_a_member_and_each_member_a_partition(
     topics: dict[str, frozenset[str]], counts: dict[str, int]
 ) -> None:
     target = assign(counts, topics)

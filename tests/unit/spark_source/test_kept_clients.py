@@ -14,7 +14,7 @@ class _Client:
         self.is_closed = True
 
 
-def test_the_one_that_was_longest_unused_is_closed() -> None:
+def test_the_least_recently_used_client_is_closed() -> None:
     clients = KeptClients(_Client, kept_max=2)
     first, second = clients.get("a"), clients.get("b")
     assert clients.get("a") is first

@@ -28,7 +28,7 @@ def test_the_group_of_a_query_is_its_option_or_made_of_its_id(origin, group):
     assert origin.group_of("17") == group
 
 
-def test_a_report_is_still_offsets():
+def test_offsets_with_the_origin_of_a_query_are_read_as_offsets():
     offsets = StreamOffsets({PartitionKey("t", 0): 3}, {})
     report = json.loads(json.dumps(with_origin(offsets.to_json(), QueryOrigin("a:1", "billing"))))
     assert StreamOffsets.from_json(report) == offsets

@@ -80,7 +80,7 @@ def test_an_error_of_spark_is_one_line_as_well():
     assert explain(EnvironmentProblemError("no java")) == "no java"
 
 
-def test_a_circle_of_causes_ends():
+def test_an_error_that_is_its_own_cause_is_explained_once():
     java = JavaError("java.lang.Exception: round")
     java._cause = java
     assert explain(Py4JJavaError(java)) == "Exception: round"

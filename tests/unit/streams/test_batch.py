@@ -137,7 +137,7 @@ def test_changes_keep_what_they_replace_and_which_are_the_newest() -> None:
 
 
 @given(scalar_records)
-def test_rows_with_a_key_are_found_in_either_face(records: list[Record]) -> None:
+def test_rows_with_a_key_are_found_in_columns_and_in_lists(records: list[Record]) -> None:
     there = [row for row, (key, _, _) in enumerate(records) if key is not None]
     for columns in (True, False):
         assert batch_of(SCALAR, records, columns=columns).rows_with_key().tolist() == there

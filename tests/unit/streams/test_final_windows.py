@@ -83,7 +83,7 @@ def test_grace_and_retention_are_chosen_in_any_order() -> None:
         tumbling(60).retain(90).grace(40)
 
 
-def test_sessions_close_as_well() -> None:
+def test_closed_sessions_emit_final_results() -> None:
     script = [TestRecord("x", "a", "p", 0), TestRecord("x", "a", "q", 3), TestRecord("x", "b", "r", 60)]
     finals, _ = results(sessions(5, grace=9), "on_window_close", script)
     assert [(key.start, key.end, value) for key, value in finals] == [(0, 3, "pq")]

@@ -58,7 +58,7 @@ def script(*times: int) -> list[TestRecord]:
     return [TestRecord("in", "a", time, time) for time in times]
 
 
-def test_stream_time_goes_by_with_records_that_a_filter_drops() -> None:
+def test_records_that_a_filter_drops_advance_stream_time() -> None:
     class Ticking(Processor):
         def init(self, context: Any) -> None:
             super().init(context)

@@ -209,7 +209,7 @@ def test_a_serde_that_gives_something_else_than_bytes_is_blamed_with_the_record(
         driver.pipe_records([TestRecord("numbers", "k", value, 5) for value in (0, 1, 0)])
 
 
-def test_of_what_the_wall_clock_caused_no_record_is_to_blame() -> None:
+def test_an_error_of_a_wall_clock_result_names_no_record() -> None:
     builder = StreamsBuilder()
     byte = Serde(
         name="byte", data_type=pa.int64(), serialize=lambda n: struct.pack(">B", n), deserialize=lambda data: data[0]

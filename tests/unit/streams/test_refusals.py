@@ -269,9 +269,7 @@ def test_nodes_that_do_not_fit_together_are_refused_by_the_compiler(
         ),
     ],
 )
-def test_aggregates_that_begin_as_what_they_are_not_are_refused(
-    build: Callable[[StreamsBuilder], Any], message: str
-) -> None:
+def test_initial_aggregates_of_another_type_are_refused(build: Callable[[StreamsBuilder], Any], message: str) -> None:
     builder = StreamsBuilder()
     build(builder).to_stream().to("o")
     with pytest.raises(TopologyError, match=message):

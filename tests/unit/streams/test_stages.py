@@ -53,7 +53,7 @@ def by_value(key: str, value: int) -> tuple[str, int]:
     return str(value), value
 
 
-def test_a_move_right_after_what_needs_no_state_needs_no_stage_of_its_own():
+def test_a_repartition_after_stateless_operators_needs_no_stage_of_its_own():
     stages = cut(lambda x: x.flat_map_values(lambda value: [value]).map(by_value).group_by_key().count().to_delta("t"))
     assert kinds(stages) == {1: ["Aggregate", "DeltaSink"]}
     assert sent(stages) == [(-1, 1, "key")]
@@ -84,7 +84,7 @@ def test_a_table_is_sent_to_the_stage_of_its_lookups():
     assert sent(stages) == [(-1, 1, "key"), (-1, 1, "key")]
 
 
-def test_a_table_that_is_needed_before_as_well_is_filed_again():
+def test_a_table_that_two_stages_need_is_materialized_in_both():
     def build(x: Any, y: Any) -> None:
         table = y.to_table(store="s")
         x.join(table, add).map(by_value).join(table, add).to_delta("t")

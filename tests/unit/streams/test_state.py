@@ -68,7 +68,7 @@ batches = st.lists(
 
 @pytest.mark.parametrize("limits", [TINY, LARGE], ids=["in pages", "in the log"])
 @given(batches)
-def test_kept_rows_are_the_newest_that_are_within_retention(limits: Limits, script: list[Any]) -> None:
+def test_stored_rows_are_the_newest_within_the_retention(limits: Limits, script: list[Any]) -> None:
     model: dict[Any, int] = {}
     variables = MemoryVariables()
     for number, rows in enumerate(script):
@@ -217,7 +217,7 @@ def test_keys_of_one_bucket_are_spread_over_all_parts() -> None:
     assert sizes.min() > one.height / 16 * 0.7
 
 
-def test_a_slot_grows_by_fours() -> None:
+def test_a_full_slot_gets_four_times_as_many_parts() -> None:
     assert Slot().grown(100, 100) == 1
     assert Slot().grown(101, 100) == 4
     assert Slot(4, 401).grown(7, 100) == 16

@@ -332,7 +332,7 @@ def large(longs: StoreSpec) -> tuple[MemoryVariables, Limits]:
     return variables, limits
 
 
-def test_wanted_rows_are_loaded_at_once_from_few_pages() -> None:
+def test_prefetched_rows_are_loaded_at_once_from_few_pages() -> None:
     longs = spec({"key": pa.string(), "value": pa.int64()})
     kept = kept_rows(longs, *large(longs))
     store = store_over(longs, kept)

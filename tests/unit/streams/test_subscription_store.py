@@ -70,7 +70,7 @@ def test_a_subscription_is_changed_without_the_others_of_its_key(limits: Limits)
     assert kept.store.of("z") == []
 
 
-def test_a_change_is_not_replaced_by_what_is_loaded_in_a_later_batch_of_the_store() -> None:
+def test_loaded_subscriptions_do_not_overwrite_changes_of_an_earlier_batch() -> None:
     kept = Kept(LIMITS)
     for left_key in (1, 2):
         kept.store.put("x", left_key, "old", 5)

@@ -35,7 +35,7 @@ def out_of(driver: TopologyTestDriver) -> list[tuple[Any, Any]]:
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_the_oldest_goes_out_early_when_there_are_more_rows_than_allowed(at_once: bool) -> None:
+def test_the_oldest_row_is_emitted_early_beyond_the_limit_of_rows(at_once: bool) -> None:
     driver = held_back(BufferConfig.max_records(2))
     for batch in [RECORDS] if at_once else [[record] for record in RECORDS]:
         driver.pipe_records(batch)

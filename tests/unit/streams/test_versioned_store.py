@@ -67,7 +67,7 @@ def test_the_newest_version_answers_also_for_times_before_the_history(as_of_ms: 
     assert store.get("a", as_of_ms) == expected
 
 
-def test_a_version_of_nothing_ends_the_one_before() -> None:
+def test_a_version_without_a_value_ends_the_one_before() -> None:
     store = opened()
     assert store.put("a", 1, 1000) is True
     assert store.put("a", None, 1010) is True
@@ -112,7 +112,7 @@ def test_a_batch_sees_a_keys_versions_from_before_it() -> None:
     st.lists(st.tuples(st.sampled_from("ab"), st.none() | st.integers(0, 9), st.integers(0, 300)), max_size=30),
     st.lists(st.integers(-1, 301), max_size=8),
 )
-def test_questions_have_the_answers_of_all_versions_ever_put(
+def test_look_ups_within_the_history_equal_those_of_all_versions(
     script: list[tuple[str, int | None, int]], asked: list[int]
 ) -> None:
     store, model, newest = opened(), {"a": {}, "b": {}}, -1  # type: dict[str, dict[int, int | None]]

@@ -263,7 +263,7 @@ def test_a_final_result_is_that_of_the_record_that_closed_the_window(window: Any
 @pytest.mark.parametrize("strategy", [UPDATE, CLOSE])
 @pytest.mark.parametrize(("now_ms", "kept"), [(40, ["a"]), (41, [])])
 @pytest.mark.parametrize("earlier_ms", [[], [0]], ids=["one", "two"])
-def test_time_goes_by_for_sessions_also_by_one_whose_aggregate_is_none(
+def test_a_session_whose_aggregate_is_none_advances_time_for_others(
     strategy: str, earlier_ms: list[int], now_ms: int, kept: list[str]
 ) -> None:
     builder = StreamsBuilder()

@@ -113,7 +113,7 @@ def asked(stream: Any, other: Any) -> None:
     left.join(right, lambda one, two: one * 100 + two).to_delta("by key")
 
 
-def test_a_piece_of_which_nothing_is_left_where_it_is_read_is_nothing() -> None:
+def test_a_task_whose_rows_are_all_filtered_out_gives_no_rows() -> None:
     def build(stream: Any, other: Any) -> None:
         large = stream.filter(lambda value: value > 5)
         large.to_delta("large")
@@ -353,7 +353,7 @@ def updates_by_key(cut: Stages, batches: list[Script], buckets: int) -> dict[str
 
 
 @pytest.mark.parametrize("where", ["where it is read", "in a stage"])
-def test_records_that_fail_are_put_aside_as_if_they_had_not_come(where: str) -> None:
+def test_failing_records_become_dead_letters_without_other_effects(where: str) -> None:
     def fails(value: Any) -> Any:
         if value == 3:
             raise ValueError("three")

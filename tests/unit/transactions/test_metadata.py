@@ -70,7 +70,7 @@ def _fields(transaction: TransactionMetadata) -> dict[str, object]:
     return {name: getattr(transaction, name) for name in TransactionMetadata.__slots__}
 
 
-def test_the_epoch_before_follows_from_what_is_written() -> None:
+def test_the_previous_epoch_is_derived_from_a_stored_record() -> None:
     base = TransactionMetadata(transactional_id="t", producer_id=1, epoch=5, timeout_ms=1, updated_ms=0)
     ongoing = states.add_partitions(base, base.producer, [("a", 0)], 0)
     assert ongoing is not None

@@ -112,7 +112,7 @@ def test_a_client_that_continues_keeps_its_id_unless_another_has_taken_over() ->
         init(EMPTY, ProducerIdAndEpoch(6, 3))
 
 
-def test_a_zombie_cannot_abort_the_transaction_of_its_successor() -> None:
+def test_a_fenced_producer_cannot_abort_the_transaction_of_its_successor() -> None:
     with pytest.raises(ProducerFencedError):
         init(ONGOING, ProducerIdAndEpoch(5, 2))
 
@@ -344,7 +344,7 @@ def test_a_fenced_last_epoch_is_never_assigned(is_timeout: bool) -> None:
         init(fenced, ProducerIdAndEpoch(5, LAST_EPOCH))
 
 
-def test_only_ids_at_rest_expire() -> None:
+def test_only_ids_without_an_open_transaction_expire() -> None:
     for current in (EMPTY, COMMITTED, ABORTED):
         assert not states.is_expired(current, current.updated_ms + 99, 100)
         assert states.is_expired(current, current.updated_ms + 100, 100)

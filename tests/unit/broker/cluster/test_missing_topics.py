@@ -33,7 +33,7 @@ class Time:
 
 
 @pytest.mark.parametrize(("age_s", "is_known"), [(0.0, True), (4.9, True), (5.0, False), (5.1, False)])
-def test_a_name_is_known_for_its_time(age_s: float, is_known: bool) -> None:
+def test_a_missing_name_is_remembered_until_its_maximum_age(age_s: float, is_known: bool) -> None:
     time = Time()
     missing = MissingTopics(time.monotonic, age_max_s=5.0)
     missing.add("ordres")
@@ -42,14 +42,14 @@ def test_a_name_is_known_for_its_time(age_s: float, is_known: bool) -> None:
     assert "orders" not in missing
 
 
-def test_the_oldest_name_goes_when_there_are_too_many() -> None:
+def test_the_oldest_missing_name_is_forgotten_beyond_the_limit() -> None:
     missing = MissingTopics(Time().monotonic, names_max=2)
     for name in ("a", "b", "a", "c"):
         missing.add(name)
     assert (len(missing), "a" in missing, "b" in missing, "c" in missing) == (2, True, False, True)
 
 
-def test_a_name_that_is_announced_is_forgotten() -> None:
+def test_a_missing_name_is_forgotten_when_its_topic_is_announced() -> None:
     missing = MissingTopics(Time().monotonic)
     missing.add("orders")
     missing.discard(["orders", "never asked for"])

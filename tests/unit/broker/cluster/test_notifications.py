@@ -49,7 +49,7 @@ def test_every_broker_hears_what_comes_after_its_start_once_and_in_order() -> No
     assert second.heard == ["topics/bad", "groups/61"]
 
 
-def test_a_watch_tells_of_the_next_one_and_the_next_session_of_those_missed() -> None:
+def test_a_watch_reports_the_next_notice_and_a_new_session_the_missed_ones() -> None:
     store = EmbeddedStore(now_ms=lambda: 0)
     broker, other = Broker(store), Broker(store)
     broker.take()

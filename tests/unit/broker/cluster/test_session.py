@@ -26,7 +26,7 @@ def test_reads_wait_for_the_next_session_and_writes_do_not() -> None:
     assert coordination.get_many(["/a", "/b"])[0] is not None
 
 
-def test_no_call_waits_for_ever() -> None:
+def test_a_call_without_a_session_ends_after_its_patience_or_at_the_release() -> None:
     store = EmbeddedStore()
     short = RenewedCoordination(store.connect(), patience_s=0.01)
     store.expire(short.session_id)

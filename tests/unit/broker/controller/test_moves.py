@@ -61,7 +61,7 @@ def test_a_mark_on_a_topic_that_is_not_there_is_removed() -> None:
     assert world.deletions == set()
 
 
-def test_deletion_waits_for_a_broker_that_is_away() -> None:
+def test_a_deletion_waits_for_a_stopped_broker() -> None:
     world = with_topic((1, 2))
     world.stop(2)
     world.delete("t")
@@ -109,7 +109,7 @@ def test_a_late_answer_to_an_earlier_request_to_delete_is_ignored() -> None:
     assert world.deletions == set()
 
 
-def test_a_refusal_is_tried_again_when_the_broker_is_back() -> None:
+def test_a_refused_deletion_is_retried_when_the_broker_restarts() -> None:
     world = with_topic((1, 2))
     world.refuses_to_delete = {2}
     world.delete("t")
@@ -211,7 +211,7 @@ def test_the_leader_moves_into_the_new_set() -> None:
     assert world.has_files == {(3, tp("t-0")), (4, tp("t-0"))}
 
 
-def test_a_new_order_of_the_same_brokers_is_done_at_once() -> None:
+def test_a_reassignment_to_the_same_brokers_in_another_order_ends_at_once() -> None:
     world = with_topic((1, 2))
     world.event("reassign", {tp("t-0"): (2, 1)})
     assert world.assignments[tp("t-0")] == ReplicaAssignment((2, 1))
@@ -251,7 +251,7 @@ def test_a_cancelled_reassignment_removes_former_replicas_from_the_isr() -> None
     assert (3, tp("t-0")) not in world.has_files
 
 
-def test_another_target_takes_the_place_of_the_first() -> None:
+def test_a_second_reassignment_replaces_the_target_of_the_first() -> None:
     world = with_topic((1, 2), brokers=(1, 2, 3, 4))
     world.event("reassign", {tp("t-0"): (3, 2)})
     world.settle()
@@ -263,7 +263,7 @@ def test_another_target_takes_the_place_of_the_first() -> None:
     assert world.assignments[tp("t-0")] == ReplicaAssignment((4, 2))
 
 
-def test_the_same_target_twice_is_the_same() -> None:
+def test_a_repeated_reassignment_to_the_same_target_changes_nothing() -> None:
     world = with_topic((1, 2))
     for _ in range(2):
         world.event("reassign", {tp("t-0"): (3, 2)})
@@ -451,7 +451,9 @@ def test_a_repeated_isr_change_gets_the_same_answer() -> None:
         ({"isr": (1, 3)}, InvalidRequestError),
     ],
 )
-def test_changes_that_do_not_fit_are_refused(changes: dict[str, object], error: type[Exception]) -> None:
+def test_isr_changes_that_contradict_the_present_state_are_refused(
+    changes: dict[str, object], error: type[Exception]
+) -> None:
     world = with_topic((1, 2))
     held = world.leadership[tp("t-0")]
     assert isinstance(change(world, **changes), error)

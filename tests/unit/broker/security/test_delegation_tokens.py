@@ -149,7 +149,7 @@ def test_an_expired_token_is_of_no_use_and_is_removed(coordination: Coordination
     assert token.token_id not in coordination.children("/delegation_token/tokens")
 
 
-def test_a_token_is_ended_later_or_at_once(coordination: Coordination) -> None:
+def test_a_token_expires_at_the_requested_time_or_at_once(coordination: Coordination) -> None:
     clock = Clock()
     tokens = opened(coordination, clock)
     token = tokens.create("User:bob", "User:bob", [], -1)

@@ -37,7 +37,7 @@ def test_a_client_that_calls_itself_a_broker_is_believed_only_where_it_can_be_on
     assert ListenerAccess(BrokerConfig.load(options), listener).believes_broker(principal) is is_believed
 
 
-def test_calls_of_brokers_are_for_the_listener_between_them() -> None:
+def test_calls_of_brokers_are_allowed_only_at_the_inter_broker_listener() -> None:
     config = BrokerConfig.load(SASL_INSIDE)
     assert ListenerAccess(config, "INTERNAL").is_broker(BROKER)
     assert not ListenerAccess(config, "OUTSIDE").is_broker(BROKER)

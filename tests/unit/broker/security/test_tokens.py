@@ -148,7 +148,7 @@ def test_no_algorithm_is_taken_for_another(provider: Provider) -> None:
             validate(provider, token)
 
 
-def test_a_key_in_the_token_itself_is_not_trusted(provider: Provider) -> None:
+def test_a_key_in_the_header_of_a_token_is_not_trusted(provider: Provider) -> None:
     forged = Provider()
     key = forged.keys[0]
     public = key.as_dict(private=False)

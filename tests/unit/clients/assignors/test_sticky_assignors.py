@@ -155,7 +155,7 @@ def test_no_partition_goes_to_a_new_owner_while_another_member_has_it(
 
 
 @given(counts=topic_counts, ids=member_ids, others=member_ids)
-def test_cooperative_rounds_end_where_sticky_goes_at_once(
+def test_cooperative_rounds_end_with_the_balance_of_the_sticky_assignor(
     counts: dict[str, int], ids: list[str], others: list[str]
 ) -> None:
     first = settle(STICKY, counts, equal_wishes(counts, ids))
@@ -198,7 +198,7 @@ def test_a_topic_made_again_with_fewer_partitions_is_shared_out_once() -> None:
     assert as_sets(assignment) == {"x": {("a", 0)}, "y": {("a", 1)}}
 
 
-def test_a_former_owner_gets_nothing_back_that_it_does_not_want_any_more() -> None:
+def test_a_former_owner_gets_no_partition_of_a_topic_that_it_unsubscribed() -> None:
     had = [TopicPartition("a", at) for at in range(4)]
     wishes: Wishes = {"x": frozenset("b"), "y": frozenset("ab"), "z": frozenset("a")}
     stale = rejoin(STICKY, wishes, {"x": had}, 1)[0]

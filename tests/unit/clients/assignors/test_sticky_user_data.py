@@ -32,7 +32,7 @@ def test_user_data_survives_a_round_trip(owned: list[TopicPartition], generation
     assert decode_cooperative(encode_cooperative(generation)) == generation
 
 
-def test_the_bytes_are_kafkas() -> None:
+def test_user_data_has_kafkas_bytes() -> None:
     data = base64.b64decode("AAAAAQACdDAAAAABAAAAAgAAAAY=")
     assert encode_sticky([TopicPartition("t0", 2)], 6) == data
     assert decode_sticky(data) == Claim([TopicPartition("t0", 2)], 6)

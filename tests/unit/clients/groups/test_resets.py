@@ -58,7 +58,7 @@ _plans = st.dictionaries(
 
 
 @given(_plans)
-def test_plans_survive_their_file(plans: dict[str, dict[tuple[str, int], int]]) -> None:
+def test_plans_of_resets_survive_a_round_trip_through_a_file(plans: dict[str, dict[tuple[str, int], int]]) -> None:
     named = {group: {TopicPartition(*key): offset for key, offset in each.items()} for group, each in plans.items()}
     if any(
         "\r" in text or "\n" in text or "\0" in text
@@ -69,7 +69,7 @@ def test_plans_survive_their_file(plans: dict[str, dict[tuple[str, int], int]]) 
     assert read_plans(write_plans(named), named, "f") == named
 
 
-def test_lines_that_are_none_are_named() -> None:
+def test_malformed_lines_of_a_plan_are_named() -> None:
     with pytest.raises(UsageError, match="f:2: expected topic,partition,offset"):
         read_plans("a,0,1\na,x,1\n", ["g"], "f")
     with pytest.raises(UsageError, match="several groups"):

@@ -20,7 +20,7 @@ def _commit(offset: int, deadline: float | None = None) -> Commit:
     return Commit(offsets={PARTITION: OffsetAndMetadata(offset=offset)}, who=WHO, deadline=deadline)
 
 
-def test_one_is_under_way_at_a_time() -> None:
+def test_only_one_commit_is_in_flight_at_a_time() -> None:
     first, second = _commit(1), _commit(2)
     queue, sent = CommitQueue().submitted(first).submitted(second).request(0.0)
     assert sent is first
@@ -49,7 +49,7 @@ def test_a_commit_with_a_permanent_error_is_not_retried() -> None:
         assert queue.answered(error, 0.0)[1]
 
 
-def test_repeating_ends_when_time_is_up() -> None:
+def test_retries_of_a_commit_end_at_its_deadline() -> None:
     queue, _ = CommitQueue().submitted(_commit(1, deadline=1.0)).request(0.95)
     assert queue.answered(BrokerUnavailableError("x"), 0.95)[1]
 

@@ -170,7 +170,7 @@ def test_a_join_with_a_permanent_error_is_retried_after_the_poll_that_raised_it(
     assert isinstance(state.took_failure().request(9.0)[1], Join)
 
 
-def test_errors_that_may_pass_are_waited_out_longer_and_longer() -> None:
+def test_retriable_errors_are_retried_with_growing_backoff() -> None:
     state, _ = _member().polled(0.0)
     now, waits = 0.0, []
     for _attempt in range(6):
@@ -183,7 +183,7 @@ def test_errors_that_may_pass_are_waited_out_longer_and_longer() -> None:
     assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0])
 
 
-def test_late_answers_of_another_generation_are_nothing() -> None:
+def test_late_answers_of_another_generation_change_nothing() -> None:
     state = _joined(_member(), {A})
     old = Heartbeat(member_id="m", generation=0)
     assert state.failed(old, UnknownMemberError("x"), 1.0) == state

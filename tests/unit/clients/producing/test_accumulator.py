@@ -149,7 +149,7 @@ _steps = st.lists(
 
 
 @given(_steps, st.integers(1, 3))
-def test_every_record_meets_one_fate_in_order(steps: list[Any], partitions: int) -> None:
+def test_every_record_succeeds_or_fails_once_and_in_order(steps: list[Any], partitions: int) -> None:
     world = _World(_topic(partitions))
     buffer = world.accumulator.buffer(world.topic)
     sent: list[tuple[bytes, SendFuture[RecordMetadata]]] = []
@@ -192,7 +192,7 @@ def test_every_record_meets_one_fate_in_order(steps: list[Any], partitions: int)
     assert world.memory.used_bytes == 0
 
 
-def test_callbacks_of_a_partition_come_in_order_and_after_the_fate() -> None:
+def test_callbacks_of_a_partition_are_called_in_order_after_the_outcome() -> None:
     world = _World(_topic(1))
     buffer = world.accumulator.buffer(world.topic)
     told: list[tuple[int, RecordMetadata | None]] = []

@@ -43,7 +43,7 @@ def test_manifests_are_named_and_recognised(manifest: ManifestName) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "x", "00000000000000000000.log", "00000000000000000000-short.log", ".manifest"])
-def test_other_names_are_not_ours(name: str) -> None:
+def test_names_of_other_programs_are_not_recognised(name: str) -> None:
     assert parse_object_name(name) is None
     assert parse_manifest_name(name) is None
 

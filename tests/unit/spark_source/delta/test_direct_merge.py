@@ -86,7 +86,7 @@ def test_a_batch_that_is_there_already_changes_nothing(table):
     assert dict(rows_in(table))[3] == "of another query"
 
 
-def test_a_batch_without_an_effect_is_noted_too(table):
+def test_a_batch_without_changes_is_committed_too(table):
     assert merge(table, 1, (99, None)) == 0
     assert merge(table, 2) == 0
     assert DeltaTable(str(table)).transaction_version("query") == 2
@@ -137,7 +137,7 @@ def test_files_of_a_commit_that_succeeded_before_an_error_are_kept(table, monkey
     assert [row for row in rows_in(table) if row[1] != "old"] == [(3, "new"), (50, "new")]
 
 
-def test_writers_that_are_always_first_are_an_error(table, monkeypatch):
+def test_a_merge_fails_if_other_writers_always_commit_first(table, monkeypatch):
     original = DirectMerge._commit
 
     def commit(self, *arguments):

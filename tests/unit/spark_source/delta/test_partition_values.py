@@ -61,7 +61,7 @@ def test_times_decimals_and_floats_have_the_protocols_form(value, data_type, tex
     assert [values for values, _ in split_by_values(table, ["p"])] == [{"p": text}]
 
 
-def test_directories_hold_nothing_that_a_path_takes_otherwise():
+def test_partition_directories_have_no_special_characters():
     assert directory_of({"a b": "../x%/ü"}) == "a_b=.._x___/"
     assert directory_of({"a": None}) == "a=__HIVE_DEFAULT_PARTITION__/"
     assert len(directory_of({"a": "x" * 5000})) < 200
@@ -82,6 +82,6 @@ def test_columns_that_cannot_partition_a_table_are_refused(names, problem):
         check_partition_columns(schema, names)
 
 
-def test_a_column_has_to_be_left():
+def test_a_table_partitioned_by_all_columns_is_refused():
     with pytest.raises(UsageError, match="leave one to store"):
         check_partition_columns(pa.schema([("a", pa.string())]), ["a"])

@@ -236,7 +236,7 @@ def test_partition_columns_are_the_tables(tmp_path):
         target(tmp_path, fields, ["n"])
 
 
-def test_the_tables_properties_say_what_is_indexed(tmp_path):
+def test_the_tables_properties_choose_the_columns_with_statistics(tmp_path):
     made(tmp_path, long_field("n"), configuration={"delta.dataSkippingNumIndexedCols": "5"})
     assert (0, ("n",)) in target(tmp_path).indexed_columns
     assert (5, ("m",)) not in target(tmp_path).indexed_columns

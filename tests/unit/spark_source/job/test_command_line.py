@@ -111,7 +111,7 @@ def test_wrong_lines_are_named_and_end_with_2(parse, capsys, lines, message):
     assert message in capsys.readouterr().err
 
 
-def test_a_file_that_is_not_there_and_a_pair_that_is_none_are_named(parse, capsys):
+def test_a_missing_file_and_a_malformed_option_are_named(parse, capsys):
     for arguments, message in ((["--config", "/nowhere"], "/nowhere"), (["--option", "x"], "x: expected NAME=VALUE")):
         with pytest.raises(SystemExit):
             parse("--source", "a", *arguments)

@@ -124,7 +124,7 @@ def test_a_broker_that_is_away_is_asked_once_for_all_its_queries(cluster):
     assert cluster.value("lag_records", query_id="q-7", query="query 7", topic="t", partition="0") == 8
 
 
-def test_of_queries_that_ended_the_last_are_kept(cluster):
+def test_metrics_of_the_last_ended_queries_are_kept(cluster):
     for number in range(150):
         cluster.measurements.started(f"e-{number}", "r", "ended")
         cluster.measurements.read(ReadReport(f"e-{number}", "t", 5, 2, 300, 64, 0.25, 3))

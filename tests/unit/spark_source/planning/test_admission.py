@@ -24,7 +24,7 @@ def test_shares_add_up_to_the_limit_or_the_whole_backlog(backlog, limit, turn):
 
 
 @given(backlogs, st.integers(20, 20_000))
-def test_no_partition_starves(backlog, limit):
+def test_every_partition_with_a_backlog_gets_a_share(backlog, limit):
     waiting = {key for key, count in backlog.items() if count}
     assert set(admit(backlog, limit)) == waiting
 

@@ -13,7 +13,7 @@ from pyspark_millrace.reading.reports import ReadCounters, ReadReport, read_data
 REPORT = ReadReport("q", "t", 10, 2, 300, 64, 0.5)
 
 
-def test_a_report_arrives():
+def test_a_report_is_received_with_the_right_secret_only():
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
         receiver.bind(("127.0.0.1", 0))
         receiver.settimeout(30)
@@ -24,7 +24,7 @@ def test_a_report_arrives():
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"[]", b"3", b"{}", json.dumps({"token": "s", "x": 1}).encode()])
-def test_anything_else_is_no_report(data):
+def test_other_datagrams_are_ignored(data):
     assert read_datagram(data, "s") is None
 
 

@@ -66,7 +66,7 @@ def test_a_follower_fetches_from_its_log_end_with_its_last_epoch() -> None:
     assert follower.high_watermark == 6
 
 
-def test_a_leader_that_knows_of_less_takes_no_watermark_back() -> None:
+def test_a_lower_high_watermark_of_the_leader_does_not_lower_the_followers() -> None:
     log = log_of(0, 0, 3)
     replica = Replica("orders-0", 2, ReplicationSettings(), 3)
     replica.decided(FOLLOW, log, NOW)
@@ -99,7 +99,7 @@ def test_a_follower_truncates_to_the_offset_at_which_the_logs_diverge() -> None:
     assert follower.stage is Stage.FETCHING
 
 
-def test_an_epoch_in_which_nothing_was_written_goes_too() -> None:
+def test_an_epoch_without_records_is_truncated_too() -> None:
     log = log_of(0, 0)
     log.epochs.assign(4, 2)  # the replica led and was replaced before any record arrived
     follower = following(log)
@@ -296,7 +296,7 @@ def test_records_that_the_leader_has_deleted_are_deleted_before_the_watermark(
     assert follower.fetched(asked, answer) == effects
 
 
-def test_a_replica_leads_follows_and_keeps_its_watermark() -> None:
+def test_a_replica_keeps_its_high_watermark_when_its_role_changes() -> None:
     log, replica = log_of(0, 0, 0), Replica("t-0", 2, ReplicationSettings(), high_watermark=2)
     change = replica.decided(FOLLOW, log, NOW)
     assert change.is_new_role
@@ -358,7 +358,7 @@ def test_requests_of_other_epochs_are_refused() -> None:
 
 
 @pytest.mark.parametrize("epoch", [NO_EPOCH, EPOCH_DURING_DELETE, 5, 6])
-def test_a_stop_that_is_not_older_holds(epoch: int) -> None:
+def test_a_stop_of_the_same_or_a_later_epoch_ends_the_role(epoch: int) -> None:
     replica = Replica("t-0", 2, ReplicationSettings())
     replica.decided(FOLLOW, log_of(0), NOW)
     with pytest.raises(FencedLeaderEpochError):

@@ -201,7 +201,7 @@ def test_a_too_small_isr_after_the_append_is_reported_and_stops_the_high_waterma
     assert not leader.is_acknowledged(11)
 
 
-def test_an_old_answer_changes_nothing() -> None:
+def test_an_answer_of_another_epoch_changes_no_isr() -> None:
     leader = leading()
     for leader_epoch, partition_epoch in ((4, 9), (6, 9), (5, 6)):
         assert leader.isr_altered((1,), leader_epoch, partition_epoch, NOW) == LeaderOutcome()

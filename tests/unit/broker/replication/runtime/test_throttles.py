@@ -19,7 +19,7 @@ def test_only_the_listed_replicas_are_throttled(replicas: str, expected: bool) -
     assert is_throttled(replicas, 0, 1) is expected
 
 
-def test_bytes_count_for_eleven_seconds() -> None:
+def test_replicated_bytes_count_for_eleven_seconds() -> None:
     now = [100.0]
     quota = ReplicationQuota(lambda: now[0])
     quota.used(10**9)
@@ -36,7 +36,7 @@ def test_bytes_count_for_eleven_seconds() -> None:
     assert not quota.is_exceeded
 
 
-def test_a_steady_stream_stays_below_its_limit() -> None:
+def test_steady_replication_stays_below_its_throttle() -> None:
     now, sent = [0.0], 0
     quota = ReplicationQuota(lambda: now[0])
     quota.bytes_per_s = 1000
