@@ -1,4 +1,6 @@
-"""Command ``python -m benchmarks``: runs benchmarks, and writes results and report.
+"""Command that runs benchmarks, and writes results and report.
+
+Run it by ``python -m benchmarks``.
 
 An interrupted run resumes: it does not repeat finished benchmarks if commit, records and repeats are the same. After a
 failed benchmark, the others are still measured.

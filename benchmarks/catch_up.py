@@ -30,7 +30,7 @@ _LOOK_S = 0.01
 
 
 def records_of(context: Context) -> int:
-    """Return a fifth of the data set's number: 2 GiB of 1 KiB records."""
+    """Return a fifth of the data set's number of records, which is 2 GiB in records of 1 KiB."""
     return max(context.records // 5, 20_000)
 
 

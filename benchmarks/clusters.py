@@ -111,7 +111,7 @@ class Cluster(ABC):
         return {**self._common, "zookeeper.connect": self.zookeeper.address, "broker.id": str(broker)}
 
     def start_coordination(self) -> None:
-        """Start the servers that brokers need before they start: ZooKeeper."""
+        """Start ZooKeeper, which the brokers need before they start."""
         self._stack.enter_context(self.zookeeper)
 
     def launch(self, broker: int) -> None:

@@ -63,8 +63,9 @@ def words(count: int) -> pa.Array:
 
 
 def table(first: int, count: int, word_count: int = WORDS) -> pa.Table:
-    """Create records ``first .. first + count - 1``: ``key``, ``value``, ``timestamp`` and the columns of
-    ``TYPED_SCHEMA``.
+    """Create records ``first .. first + count - 1`` with the columns of ``TYPED_SCHEMA``.
+
+    Each record also has ``key``, ``value`` and ``timestamp``.
     """
     ids = np.arange(first, first + count, dtype=np.int64)
     random = splitmix64(ids.view(np.uint64))

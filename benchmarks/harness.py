@@ -70,7 +70,7 @@ class Durability(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """One of the two sides: its command, its settings, and its preparation."""
+    """One of the two sides, with its command, settings and preparation."""
 
     what: str
     settings: str

@@ -80,7 +80,10 @@ def imported_by(module: str, folder: Path) -> set[str]:
 
 
 def packed(modules: Iterable[str]) -> dict[str, str]:
-    """Write modules by folder, which takes a tenth of the length: ``{"platform/millrace/ids": "base topic"}``."""
+    """Write modules by folder, which takes a tenth of the length.
+
+    An example is ``{"platform/millrace/ids": "base topic"}``.
+    """
     folders: dict[str, list[str]] = defaultdict(list)
     for module in sorted(modules):
         path = PurePosixPath(module)

@@ -1,4 +1,4 @@
-"""Micro-batches of a query that runs beside the benchmark: waits and durations."""
+"""Waits and durations of micro-batches beside the benchmark."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def picture(results: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def number(ratio: float) -> str:
-    """Format a ratio: whole from 10 up, one decimal from 1 up, two below."""
+    """Format a ratio as a whole number from 10 up, with one decimal from 1 up, and two below."""
     return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}" if ratio >= 1 else f"{ratio:.2f}"
 
 

@@ -74,7 +74,7 @@ def _open(context: Context, broker: Broker) -> Iterator[Measure]:
 
 @contextlib.contextmanager
 def serve(*, bootstrap: str, checkpoint: str, jar_paths: list[str]) -> Iterator[Run]:
-    """Run the worker: one query for all runs. Each run checks that the query goes on."""
+    """Run the worker with one query for all runs. Each run checks that the query goes on."""
     spark = spark_session(jar_paths)
     reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap)
     frame = reader.option("assign", json.dumps({_SENT_TO: [0]})).option("startingOffsets", "earliest").load()

@@ -96,7 +96,7 @@ def goal_met(benchmark: Benchmark, result: Mapping[str, Any]) -> bool | None:
 
 
 def number(value: float) -> str:
-    """Format a figure: whole from 100 up, three digits below."""
+    """Format a figure as a whole number from 100 up, and with three digits below."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 

@@ -215,7 +215,7 @@ def serve(
     low_latency: bool = False,
     conf: dict[str, str] | None = None,
 ) -> Iterator[Run]:
-    """Run the worker: a warm session that runs one side of the benchmark ``name``."""
+    """Run the worker, a warm session that runs one side of the benchmark ``name``."""
     job: Job = getattr(importlib.import_module(f"benchmarks.suite.{name}"), side)
     spark = spark_session(jar_paths, conf, low_latency=low_latency)
     where = Source(source["bootstrap"], source["topic"], int(source["records"]), Path(source["scratch"]))

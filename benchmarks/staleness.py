@@ -106,7 +106,7 @@ def _new_imports(paths: set[str], old: Tree, new: Tree) -> set[str]:
 
 @cache
 def _imported_names(source: str) -> frozenset[str]:
-    """Return the names that may be modules: of ``from a import b`` both ``a`` and ``a.b``."""
+    """Return the names that may be modules, such as ``a`` and ``a.b`` of ``from a import b``."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):

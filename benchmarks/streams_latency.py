@@ -1,4 +1,6 @@
-"""A trickle through a topology: micro-batches beside Kafka Streams' records.
+"""Latency of a topology with few records.
+
+The micro-batches are measured beside Kafka Streams' records.
 
 A hundred records a second come one by one, and each gives an update of its key's count. Our figure is the time of a
 whole micro-batch (Spark's ``triggerExecution``, from the request for new records to the commit). The next record may
@@ -107,7 +109,7 @@ def _open_peer(context: Context) -> Iterator[Measure]:
 
 @contextlib.contextmanager
 def serve(*, bootstrap: str, topic: str, checkpoint: str, jar_paths: list[str], low_latency: bool) -> Iterator[Run]:
-    """Run the worker: one query for all runs, and records for a while in each run."""
+    """Run the worker with one query for all runs, and with records for a while in each run."""
     from millrace.clients import Producer
     from millrace_streams import run_stream
 

@@ -1,4 +1,4 @@
-"""A trickle through a stream: the latency of rows in ``foreachBatch``.
+"""Latency of rows in ``foreachBatch`` for a stream with few records.
 
 A hundred records a second come one by one, from a producer in the process of the query. Each has its send time. The
 latency ends when ``foreachBatch`` has collected the rows of its batch. Both sides' queries run without a trigger
@@ -82,7 +82,7 @@ def _open(context: Context, side: str, percentile: int, *, low_latency: bool) ->
 def serve(
     *, side: str, bootstrap: str, topic: str, checkpoint: str, jar_paths: list[str], low_latency: bool
 ) -> Iterator[Run]:
-    """Run the worker: one query for all runs, and records for a while in each run."""
+    """Run the worker with one query for all runs, and with records for a while in each run."""
     spark = spark_session(jar_paths, low_latency=low_latency)
     seen: list[float] = []
 

@@ -27,7 +27,10 @@ class BenchmarkError(Exception):
 
 
 class Workspace:
-    """``$MILLRACE_CACHE/benchmarks`` (``~/.cache/millrace/benchmarks``): JARs, server data, logs of one run."""
+    """The folder of JARs, server data and logs of one run.
+
+    The folder is ``$MILLRACE_CACHE/benchmarks`` (``~/.cache/millrace/benchmarks``).
+    """
 
     def __init__(self, root: Path | None = None) -> None:
         cache = Path(os.environ.get("MILLRACE_CACHE") or Path.home() / ".cache" / "millrace")

@@ -1,6 +1,6 @@
 """Command that compares an old and a new commit of Millrace.
 
-``python -m benchmarks.compare`` measures both in turn, and reports the rows that fell.
+Usage: ``python -m benchmarks.compare --old COMMIT`` measures both commits in turn, and reports the rows that fell.
 
 A row fell when the 95 % interval of nine pairs' ratios lies below 0.97 (benchmarks/README.md).
 """
@@ -119,7 +119,7 @@ def _compare_all(arguments: argparse.Namespace, workspace: Workspace) -> dict[st
 
 
 def _rows(only: Sequence[str] | None, commits: Mapping[str, CommitTree]) -> list[str]:
-    """Return the rows to compare: the requested ones, or all that both commits have."""
+    """Return the requested rows, or all that both commits have."""
     common = commits["old"].suite() & commits["new"].suite()
     if only is None:
         return sorted(common & set(suite.names()))

@@ -63,7 +63,7 @@ def interval(ratios: Sequence[float]) -> Interval:
 
 
 def verdict(ratios: Sequence[float]) -> Verdict:
-    """Judge the ratios of a row: it fell if the whole interval lies below ``FELL_BELOW``."""
+    """Judge the ratios of a row, which fell if the whole interval lies below ``FELL_BELOW``."""
     if len(ratios) != PAIRS:
         return Verdict.NONE
     return Verdict.FELL if interval(ratios).high < FELL_BELOW else Verdict.DID_NOT_FALL

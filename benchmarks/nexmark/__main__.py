@@ -1,4 +1,6 @@
-"""Command ``python -m benchmarks.nexmark``: measures rows/s per core of each query.
+"""Command that measures rows/s per core of each Nexmark query.
+
+Run it by ``python -m benchmarks.nexmark``.
 
 It writes ``RESULTS.md`` and its plot. Each query runs as a batch over typed topics of one broker into Spark's ``noop``
 sink. A query that processes each bid separately also runs as a stream (``availableNow``, with a checkpoint). Rows are

@@ -259,7 +259,10 @@ def _bids_by_window(events: Events, window: Column) -> DataFrame:
 
 
 def _by_rank(name: str, aggregate: Callable[[Column], Column], column: str | None = None) -> list[Column]:
-    """Return an aggregate of all bids and of each rank of price: of a column, or of the bids themselves without one."""
+    """Return an aggregate of a column, for all bids and for each rank of price.
+
+    Without a column the aggregate is of the bids themselves.
+    """
     value = F.lit(1) if column is None else F.col(column)
     price = F.col("price")
     ranks = [price < 10_000, (price >= 10_000) & (price < 1_000_000), price >= 1_000_000]

@@ -1,4 +1,6 @@
-"""Events of an auction house from a seed: people, auctions and bids.
+"""Events of an auction house from a seed.
+
+The events are people, auctions and bids.
 
 Every value of an event is a function of the settings and of the event's number, so any range of events can be made
 separately. The same seed gives the same bytes in chunks of any size. The definition gives the numbers their meaning:
@@ -168,7 +170,9 @@ class Generator:
             yield self.events(start, min(chunk_events, first + count - start))
 
     def stream(self, first: int, count: int) -> pa.Table:
-        """Return the same as one table in the order of arrival: ``event_type`` (0, 1, 2) and a struct for each kind.
+        """Return the same as one table in the order of arrival.
+
+        The table has ``event_type`` (0, 1, 2) and a struct for each kind.
 
         Of ``person``, ``auction`` and ``bid`` the one of the event's type is not null.
         """
@@ -308,7 +312,7 @@ class Generator:
 
 
 def side_input(rows: int = SIDE_INPUT_ROWS) -> pa.Table:
-    """Return the bounded table that query 13 joins with: numbers, and the same as texts."""
+    """Return the bounded table that query 13 joins with, which has numbers, and the same as texts."""
     keys = pa.array(np.arange(rows, dtype=np.int64))
     return pa.Table.from_arrays([keys, keys.cast(pa.string())], schema=SIDE_INPUT)
 

@@ -1,4 +1,7 @@
-"""Write 1 KiB records to three brokers with acks=all: ``Producer.send_table`` against ProducerPerformance."""
+"""Writes of 1 KiB records to three brokers with acks=all.
+
+Our side is ``Producer.send_table``, and the peer is ProducerPerformance.
+"""
 
 from __future__ import annotations
 

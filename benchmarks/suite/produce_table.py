@@ -1,4 +1,7 @@
-"""Write 100-byte records: ``Producer.send_table`` against Kafka's ProducerPerformance, both at their defaults."""
+"""Writes of 100-byte records with ``Producer.send_table``.
+
+The peer is Kafka's ProducerPerformance. Both are at their defaults.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Write 100-byte records: ``Producer.send_table`` against the best that ProducerPerformance does with JSON."""
+"""Writes of 100-byte records with ``Producer.send_table``.
+
+The peer is the best that ProducerPerformance does with JSON.
+"""
 
 from __future__ import annotations
 

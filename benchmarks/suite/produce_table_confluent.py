@@ -1,4 +1,7 @@
-"""Write 100-byte records: ``Producer.send_table`` against confluent-kafka's ``produce``, as Python programs choose."""
+"""Writes of 100-byte records with ``Producer.send_table``.
+
+The peer is confluent-kafka's ``produce``, as Python programs choose.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Balance of the tasks of ``spark_skew``: the longest task beside the median."""
+"""Balance of the tasks of ``spark_skew``.
+
+The figure is the longest task beside the median.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ BENCHMARK = benchmark(
 
 
 def time_range_ms(records: int) -> tuple[int, int]:
-    """Return the middle hundredth: its first time, and the time after its last one."""
+    """Return the first time of the middle hundredth, and the time after its last one."""
     span = records // data.RECORDS_PER_MS
     start = data.TIME_START_MS + span // 2
     return start, start + span // 100

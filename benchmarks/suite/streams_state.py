@@ -47,7 +47,7 @@ Figures = dict[str, dict[str, float]]
 
 @contextlib.contextmanager
 def serve(*, bootstrap: str, topic: str, checkpoint: str, jar_paths: list[str], records: int) -> Iterator[Run]:
-    """Run the worker: a query whose state grows to each size and is measured there."""
+    """Run the worker, a query whose state grows to each size and is measured there."""
     import numpy as np
 
     from millrace.clients import Producer

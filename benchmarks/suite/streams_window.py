@@ -1,4 +1,7 @@
-"""Windowed count of ten thousand keys: the newest results of each micro-batch."""
+"""Windowed count of ten thousand keys.
+
+Each micro-batch gives the newest results.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windowed count of ten thousand keys: a result for each record."""
+"""Windowed count of ten thousand keys, with a result for each record."""
 
 from __future__ import annotations
 
