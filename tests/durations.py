@@ -51,12 +51,12 @@ class Recorder:
         self._seconds[file_of(report.nodeid)] += report.duration
 
     def pytest_sessionfinish(self) -> None:
-        """Write ``durations.json``: the present durations, and the recorded ones of other files that still exist."""
+        """Write the present durations into ``durations.json``, and keep those of other files that still exist."""
         RECORDED.write_text(merged(recorded_seconds(), self._seconds, existing()), "utf-8")
 
 
 def merged(before: dict[str, float], now: dict[str, float], files: Iterable[str]) -> str:
-    """Return the text of ``durations.json``: files that still exist, each with its newest duration."""
+    """Return the text of ``durations.json``, with the newest duration of each file that still exists."""
     kept = {file: round((before | now)[file], 1) for file in sorted(files) if file in before or file in now}
     return json.dumps(kept, indent=1) + "\n"
 

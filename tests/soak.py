@@ -1,4 +1,6 @@
-"""Soak: the random suites with larger dials, whose results are in ``docs/soak.md``.
+"""Soak of the random suites with larger dials.
+
+The results are in ``docs/soak.md``.
 
     make soak                      about four hours on 2 cores
     make soak HOURS=0.5            dials in proportion, each suite at least as in `make test`

@@ -1,4 +1,6 @@
-"""``make compat``, or ``python -m tests.compat``: other makers' suites against millrace and against Kafka.
+"""Comparison of millrace and Kafka by other makers' suites.
+
+Run it by ``make compat``, or ``python -m tests.compat``.
 
     make compat                             all suites; writes the ledgers and docs/kafka-suites.md
     make compat ONLY=librdkafka             one suite

@@ -1,4 +1,6 @@
-"""Access matrix of Kafka's calls against Kafka: ``python -m tests.compat.access``.
+"""The access matrix of Kafka's calls, tried against Kafka.
+
+Run it by ``python -m tests.compat.access``.
 
 The requests and the needs are those of ``tests/integration/test_kafka_access_matrix.py``, which tries them against
 millrace. Here Kafka's ``StandardAuthorizer`` decides about the same ones. The first version of a call is tried without
@@ -146,7 +148,7 @@ def _cases(way: Sequence[Need], *, is_whole: bool) -> Iterator[tuple[str, str, S
 
 
 def _can_exist(acls: Sequence[AclBinding]) -> bool:
-    """Return whether Kafka takes the ACLs: those of the cluster have its whole name."""
+    """Return whether Kafka accepts the ACLs, of which those of the cluster have its whole name."""
     of_cluster = (pattern for pattern, _ in acls if pattern.resource_type is ResourceType.CLUSTER)
     return all((each.name, each.pattern_type) == (CLUSTER_NAME, PatternType.LITERAL) for each in of_cluster)
 

@@ -28,14 +28,14 @@ _SECTION = re.compile(r"^## (.+?)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 _BLOCK = re.compile(r'^```(\w+)(?: title="([\w.]+)")?\n(.*?)^```', re.MULTILINE | re.DOTALL)
 _OTHER_CLUSTER = "kafka.example.com:9092"
 _NODE = Path("/usr")
-"""Where a Debian package has the headers of Node, for packages that are compiled."""
+"""The folder of a Debian package's headers of Node, which compiled packages need."""
 _SECONDS_MAX = 900
 """The time of a program with its installation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A section of the page: ``files`` by name, and a script."""
+    """A section of the page, with ``files`` by name and a script."""
 
     name: str
     text: str

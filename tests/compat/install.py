@@ -137,7 +137,7 @@ def maven_repository() -> str:
 
 
 def kafka() -> Path:
-    """Return the folder of a Kafka release: ``libs``, and the scripts in ``bin``."""
+    """Return the folder of a Kafka release with ``libs``, and with the scripts in ``bin``."""
 
     def make(folder: Path) -> None:
         libs = folder / "libs"

@@ -1,4 +1,7 @@
-"""Suite ``kafka_python``: the integration tests of kafka-python, from its source distribution."""
+"""Suite ``kafka_python``, the integration tests of kafka-python.
+
+The tests come from its source distribution.
+"""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ SECONDS_MAX = 90
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A tool that has ended: its exit code and its output."""
+    """A tool that has ended, with its exit code and its output."""
 
     code: int
     stdout: str

@@ -1,4 +1,4 @@
-"""Suite ``spark``: Spark's own Kafka source and sink (``spark_tests``)."""
+"""Suite ``spark``, the tests of Spark's own Kafka source and sink (``spark_tests``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Suite ``tools``: Kafka's command-line tools and verifiable clients (``tools_tests`` and others)."""
+"""Suite ``tools``, Kafka's command-line tools and verifiable clients.
+
+The tests are in ``tools_tests`` and others.
+"""
 
 from __future__ import annotations
 

@@ -59,7 +59,10 @@ def is_quirk(case: dict[str, Any]) -> bool:
 
 
 def expected_outputs(case: dict[str, Any]) -> dict[str, list[tuple[Any, Any, int]]]:
-    """Return the library's output by topic, in order: key (``Windowed`` if it is), value and time."""
+    """Return the library's output by topic, in order.
+
+    A record is a key (``Windowed`` if it is), a value and a time.
+    """
     expected: dict[str, list[tuple[Any, Any, int]]] = defaultdict(list)
     for output in case["outputs"]:
         expected[output["topic"]].append((windowed(output), output["value"], output["timestamp_ms"]))

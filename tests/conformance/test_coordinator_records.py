@@ -67,8 +67,9 @@ def test_a_record_is_read_and_written_as_kafka_does(case: dict[str, Any]) -> Non
 
 
 def shown(message: Message, version: int, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields as the cases have them: partitions of the consumers' protocol as pairs, and all fields of all
-    versions.
+    """Return the fields as the cases have them.
+
+    Partitions of the consumers' protocol are pairs, and all fields of all versions are there.
     """
     if not isinstance(
         message, coordinator_records.ConsumerProtocolSubscription | coordinator_records.ConsumerProtocolAssignment

@@ -143,7 +143,7 @@ def test_dumps_batches_records_and_indexes_as_kafka_does(path: Path) -> None:
 
 
 def dumped(path: Path, topic: str) -> list[Row]:
-    """Return our dump of a topic's records in Kafka's order: partition by partition."""
+    """Return our dump of a topic's records in Kafka's order, which is by partition."""
     logs = [log for each in sorted((path.parent / "data").glob(f"{topic}-*")) for log in sorted(each.glob("*.log"))]
     findings = [finding for log in logs for finding in dump_file(log, DumpOptions(with_data=True))]
     assert not any(isinstance(finding, Problem) for finding in findings)

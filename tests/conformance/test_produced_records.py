@@ -124,7 +124,7 @@ def checked(data: bytes) -> ProducedBatches:
 
 
 def case_tail(case: dict[str, Any]) -> int:
-    """Return the size of the third batch: the total size without the first two batches, whose sizes are known."""
+    """Return the size of the third batch, from the total size and the known sizes of the first two batches."""
     [other] = [each for each in CASES if each["name"] == "length-2--1"]
     return len(base64.b64decode(case["data"])) - sum(batch["size"] for batch in other["memory"]["batches"])
 

@@ -158,7 +158,10 @@ def each(*readings: Any) -> None:
 
 
 def decode_indexes(random: Random) -> None:
-    """Look up in an index of any bytes: the result is one of its entries or its beginning, and its faults are named."""
+    """Look up in an index of any bytes.
+
+    The result is one of its entries or its beginning, and its faults are named.
+    """
     offsets = OffsetIndex.of_file(bytes(mutated(random, OFFSET_INDEXES)), 100)
     times = TimeIndex.of_file(bytes(mutated(random, TIME_INDEXES)), 100)
     assert offsets.lookup(random.randrange(500)) in {*offsets, (100, 0)}
@@ -213,7 +216,7 @@ def decode_share_state(random: Random) -> None:
 
 
 def decode_claims(random: Random) -> None:
-    """Decode claims: unreadable ones count as none, as in Kafka."""
+    """Decode claims, of which unreadable ones count as none, as in Kafka."""
     data = bytes(mutated(random, CLAIMS))
     each((decode_sticky, data), (decode_cooperative, data))
 

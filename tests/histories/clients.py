@@ -1,4 +1,4 @@
-"""Clients of a history: processes that may be killed at any moment.
+"""Clients of a history, as processes that may be killed anytime.
 
 Usage: ``python -m tests.histories.clients ROLE ...``. The roles are:
 

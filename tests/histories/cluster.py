@@ -1,4 +1,7 @@
-"""A broker and its clients as processes: started, killed, restarted."""
+"""A broker and its clients as processes.
+
+The processes are started, killed and restarted.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients at work: their progress and their final records."""
+"""The progress of clients at work, and their final records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Working(Protocol):
     """A client process and its successors."""
 
     record: Path
-    """Where the present process writes."""
+    """The file to which the present process writes."""
 
     @property
     def slot(self) -> str:

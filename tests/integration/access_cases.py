@@ -61,7 +61,7 @@ class Case:
     request: Any
     ways: tuple[tuple[Need, ...], ...]
     shows: Callable[[Any], bool] | None = None
-    """Whether the response has what the needs allow to see, for calls that hide instead of refusing."""
+    """A check that the response has the allowed items, for calls that hide the others instead of refusing."""
     label: str = ""
     denied: frozenset[int] = DENIED
     """Codes of denials: Kafka's, unless the existence of a resource is not disclosed."""

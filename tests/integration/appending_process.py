@@ -21,7 +21,7 @@ PRODUCER_ID = 11
 
 
 def value_at(offset: int) -> bytes:
-    """Return the value of the record at an offset: the offset, repeated."""
+    """Return the value of the record at an offset, which repeats the offset."""
     return (b"%d," % offset) * (offset % 40 + 1)
 
 

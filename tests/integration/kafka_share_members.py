@@ -94,7 +94,7 @@ class Member:
     def acknowledge(
         self, *acknowledged: tuple[int, int, tuple[int, ...]], epoch: int | None = None, **more: Any
     ) -> Any:
-        """Acknowledge in the member's session: (first offset, last offset, types)."""
+        """Acknowledge ranges of (first offset, last offset, types) in the member's session."""
         batches = tuple(
             AcknowledgementBatch(first_offset=first, last_offset=last, acknowledge_types=types)
             for first, last, types in acknowledged

@@ -57,7 +57,7 @@ class KafkaWire:
         self.sock.sendall(written(request, version, correlation_id))
 
     def receive(self, api_key: int, version: int) -> tuple[int, Any]:
-        """Return the next response: (correlation id, message)."""
+        """Return the correlation id and the message of the next response."""
         data = self._exactly(struct.unpack(">i", self._exactly(4))[0])
         start = 4 + response_header_version(api_key, version)  # there are no tagged fields
         return struct.unpack_from(">i", data)[0], response_class(api_key).decode_from(data, version, start)[0]

@@ -1,4 +1,6 @@
-"""Program with a stateless query in Spark's real-time mode: ``real_time_query.py bootstrap from to checkpoint``.
+"""Program with a stateless query in Spark's real-time mode.
+
+Usage: ``real_time_query.py bootstrap from to checkpoint``.
 
 Spark's own Kafka source and sink copy values, in capitals. Each line of the input starts or stops the query.
 The program answers with a line, and ends at the end of its input.

@@ -54,7 +54,7 @@ class SecurityFiles:
         )
 
     def client(self, name: str, *brokers: EmbeddedBroker, **options: Any) -> dict[str, Any]:
-        """The options of a client: ``admin``, ``client.tls`` and so on."""
+        """The options of a client, such as ``admin`` or ``client.tls``."""
         found: dict[str, Any] = read_properties(self.path / f"{name}.properties")
         listener = found["security.protocol"]
         found["bootstrap.servers"] = ",".join(f"127.0.0.1:{each.server.ports[listener]}" for each in brokers)

@@ -212,7 +212,7 @@ def test_an_unknown_authorizer_is_refused_at_start(tmp_path: Path) -> None:
 
 
 class OnlyReads:
-    """An authorizer of somebody else: everybody may read and describe."""
+    """An authorizer that lets everybody read and describe."""
 
     def __init__(self, config: BrokerConfig, store: AclStore) -> None:
         self.config = config

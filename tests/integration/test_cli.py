@@ -1,4 +1,4 @@
-"""Tests of the ``millrace`` command: its output and its exit codes."""
+"""Tests of the output and the exit codes of the ``millrace`` command."""
 
 import json
 import subprocess

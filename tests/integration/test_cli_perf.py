@@ -1,4 +1,7 @@
-"""Tests of the command's performance tools: they run and print Kafka's lines."""
+"""Tests of the command's performance tools.
+
+The tools run and print Kafka's lines.
+"""
 
 import re
 import subprocess

@@ -1,4 +1,7 @@
-"""Tests of ``millrace produce``: input lines, headers, and transactions."""
+"""Tests of ``millrace produce``.
+
+The tests cover input lines, headers, and transactions.
+"""
 
 import json
 import subprocess

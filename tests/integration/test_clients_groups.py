@@ -1,4 +1,7 @@
-"""Tests of group consumers against a real broker: rebalances, crashes and restarts."""
+"""Tests of group consumers against a real broker.
+
+The tests cover rebalances, crashes and restarts.
+"""
 
 from __future__ import annotations
 

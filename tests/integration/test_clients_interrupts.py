@@ -35,7 +35,7 @@ def garbage() -> Iterator[None]:
 
 @contextmanager
 def interrupt_after(calls: int) -> Iterator[None]:
-    """Press Ctrl-C at a call of a function of the clients in this thread: after so many of them."""
+    """Press Ctrl-C in this thread, after so many calls of functions of the clients."""
     left = calls
 
     def count(frame: FrameType, event: str, argument: Any) -> None:

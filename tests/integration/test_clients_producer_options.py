@@ -1,4 +1,7 @@
-"""Tests of producer options: lists, callbacks, partitioners, interceptors, limits, growing topics."""
+"""Tests of producer options.
+
+The tests cover lists, callbacks, partitioners, interceptors, limits, and growing topics.
+"""
 
 import contextlib
 import threading

@@ -1,4 +1,4 @@
-"""Tests of the clients' transports: how clients find a broker's listeners.
+"""Tests of the clients' transports, and of the search for listeners.
 
 Callers see no difference.
 """

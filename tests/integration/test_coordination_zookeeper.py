@@ -258,7 +258,7 @@ def test_calls_that_wait_for_an_expired_session_are_never_applied(
 
 
 def test_expiry_is_survived_by_registering_again(connect: Connect, zookeeper_server: ZooKeeperServer) -> None:
-    """Register as a broker does: when a session ends, open the next one and register again."""
+    """Register as a broker does, which opens the next session and registers again when a session ends."""
     observer = connect()
     registered = threading.Semaphore(0)
     sessions: list[ZooKeeperCoordination] = []

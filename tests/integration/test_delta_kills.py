@@ -56,7 +56,7 @@ def jobs(broker, tmp_path):
 
 
 class History:
-    """Random changes of keys: the sent ones, and the rows that remain."""
+    """Random changes of keys, with the rows that remain."""
 
     def __init__(self, chance):
         self._chance = chance

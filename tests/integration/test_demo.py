@@ -222,7 +222,9 @@ def assert_the_next_commands_run(printed: str) -> None:
 
 
 def kills(rounds: int, chance: random.Random) -> list[tuple[Step, str]]:
-    """Return the kills: each step in turn, and each kind of victim of the steps with Spark in a random order.
+    """Return the kills, for each step in turn.
+
+    Each kind of victim of the steps with Spark comes in a random order.
 
     If there are fewer rounds than steps, the kills are some random steps and the last one.
     """

@@ -1,4 +1,7 @@
-"""Listeners for gRPC with SASL: sessions, their end, and what is refused."""
+"""Tests of listeners for gRPC with SASL.
+
+The tests cover sessions, their end, and refusals.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tests of interrupted micro-batches: Spark takes their error as a requested end.
+"""Tests of interrupted micro-batches.
+
+Spark takes their error as a requested end.
 
 All other errors fail the query.
 """

@@ -1,4 +1,7 @@
-"""Tests of Kafka's admin clients: groups, configurations, partitions, records, and the cluster."""
+"""Tests of Kafka's admin clients.
+
+The tests cover groups, configurations, partitions, records, and the cluster.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of parked calls: they take memory and no place.
+"""Tests of parked calls, which take memory and no place.
 
 Brokers, members and operators have reserved room.
 """

@@ -1,4 +1,4 @@
-"""Tests of the low-latency profile: what a session writes on local disks."""
+"""Tests of a low-latency session's files on local disks."""
 
 import pytest
 

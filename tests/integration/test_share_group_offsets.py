@@ -1,4 +1,4 @@
-"""Tests of share group offsets: lag, resets and deletions.
+"""Tests of lag, resets and deletions of share group offsets.
 
 They use the admin client and the command line.
 """

@@ -1,4 +1,7 @@
-"""Tests of ``spark.read.format("millrace")`` against a real broker: rows, columns, positions, splits, refusals."""
+"""Tests of ``spark.read.format("millrace")`` against a real broker.
+
+The tests cover rows, columns, positions, splits and refusals.
+"""
 
 import json
 import random

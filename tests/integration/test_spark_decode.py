@@ -49,7 +49,7 @@ def _avro(schema, record, schema_id=None):
 
 @pytest.fixture(scope="module")
 def registered(admin):
-    """Register the schemas and return their ids: old and new of one subject, and the key's."""
+    """Register the schemas and return the ids of the old and the new one of one subject, and of the key's."""
     schemas = [(OLD, ("orders-value", 1)), (NEW, ("orders-value", 2)), (KEY, ("orders-key", 1))]
     return [
         schema.id

@@ -114,7 +114,7 @@ CONDITIONS = [
 
 
 def comparable(rows):
-    """Return values as Spark compares them: NaN equals itself."""
+    """Return values as Spark compares them, where NaN equals itself."""
     found = [tuple("NaN" if isinstance(v, float) and math.isnan(v) else str(v) for v in each) for each in rows]
     return sorted(found)
 

@@ -46,7 +46,7 @@ class Topics:
             producer.flush()
 
     def filled(self):
-        """Create three partitions: the first has 0..9, the second 10..19, the third nothing."""
+        """Create three partitions with the values 0..9, the values 10..19, and none."""
         topic = self.create(3)
         self.send(topic, {0: range(10), 1: range(10, 20)})
         return topic

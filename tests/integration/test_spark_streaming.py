@@ -1,4 +1,6 @@
-"""Tests of ``spark.readStream.format("millrace")`` on a real broker: limits, restarts, growth, losses.
+"""Tests of ``spark.readStream.format("millrace")`` on a real broker.
+
+The tests cover limits, restarts, growth and losses.
 
 ``test_spark_reader`` covers each limit and split. Here Spark calls the readers.
 """

@@ -1,4 +1,6 @@
-"""Tests of transactions in Spark reads: by default only committed records.
+"""Tests of transactions in Spark reads.
+
+By default, Spark reads only committed records.
 
 The reads are batches, streams and direct ingest.
 """

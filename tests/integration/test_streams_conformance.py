@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SEED = 39
 ON_BOTH = int(os.environ.get("SPARK_CASE_RUNNERS", "1")) > 1
-"""Whether each case runs on both runners. Otherwise the cases alternate, which takes half the time."""
+"""True if each case runs on both runners. Otherwise the cases alternate, which takes half the time."""
 CASES_AT_ONCE = 64
 
 

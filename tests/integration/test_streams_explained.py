@@ -1,4 +1,7 @@
-"""Tests of ``millrace streams explain``: compiled plans with the topics' real columns."""
+"""Tests of ``millrace streams explain``.
+
+The command shows compiled plans with the topics' real columns.
+"""
 
 from __future__ import annotations
 

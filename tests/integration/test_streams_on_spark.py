@@ -77,7 +77,9 @@ def topology(emit: str = "last", window: TimeWindows = HOURS) -> Topology:
 
 
 def disordered_files(directory: Path, files: int, rows_max: int) -> list[dict[str, Any]]:
-    """Write files of random sizes, one per micro-batch: out of order in time, shuffled within, with nulls.
+    """Write files of random sizes, one per micro-batch.
+
+    The files are out of order in time and shuffled within, and have nulls.
 
     Return all rows.
     """

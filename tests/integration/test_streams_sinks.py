@@ -434,7 +434,10 @@ def test_records_go_once_to_the_topics_that_a_function_names(
 
 
 def named_by_value(value: int) -> Any:
-    """Name topics by value: two are impossible, one is unnamed because the function fails, and one exists."""
+    """Name topics by value.
+
+    Two names are impossible, one is missing because the function fails, and one topic exists.
+    """
     if value == 3:
         raise KeyError("no topic for 3")
     return {1: None, 2: "no topic"}.get(value, "n-there")

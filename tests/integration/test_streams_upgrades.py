@@ -1,4 +1,7 @@
-"""Tests of checkpoints of topologies over topics: exported stores and reset applications."""
+"""Tests of exported stores and reset applications.
+
+The checkpoints are those of topologies over topics.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tests of tiered topics with replicas: the leader alone copies.
+"""Tests of tiered topics with replicas.
+
+Only the leader copies segments.
 
 A new leader continues, and copies outlive their replicas.
 """

@@ -1,4 +1,6 @@
-"""Tests of tiered topics on a real broker: written, read and expired.
+"""Tests of tiered topics on a real broker.
+
+The topics are written, read and expired.
 
 The stores are S3 (moto's server) and a directory.
 """

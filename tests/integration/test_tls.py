@@ -1,4 +1,7 @@
-"""Listeners and clients with TLS: certificates, principals, refusals, and certificates that change."""
+"""Tests of listeners and clients with TLS.
+
+The tests cover certificates, also changing ones, principals and refusals.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tests of upgrades: the data of earlier releases opens unchanged.
+"""Tests of upgrades.
+
+The data of earlier releases opens unchanged.
 
 The data are topics, groups, transactions, schemas, and checkpoints of Spark queries. The code of the release wrote it
 (``tests/releases/write.py``); it is kept in ``tests/releases``.

@@ -1,4 +1,7 @@
-"""Raw calls of transactions: a scripted producer, and readers of its records."""
+"""Raw calls of transactions.
+
+There is a scripted producer, and readers of its records.
+"""
 
 from __future__ import annotations
 

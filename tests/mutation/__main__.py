@@ -1,4 +1,6 @@
-"""Mutation testing of the modules that decide: ``make mutants``, or ``python -m tests.mutation``.
+"""Mutation testing of the modules that decide.
+
+Run it by ``make mutants``, or ``python -m tests.mutation``.
 
     make mutants                         3,000 mutants drawn by a new seed; writes docs/mutants.md
     make mutants SEED=7 COUNT=300        the mutants of a seed

@@ -1,4 +1,6 @@
-"""Keep a release for the tests of upgrades: ``python tests/releases/keep.py dist/millrace-0.1.0.tar.gz``.
+"""Command that keeps a release for the tests of upgrades.
+
+Usage: ``python tests/releases/keep.py dist/millrace-0.1.0.tar.gz``.
 
 The program unpacks the source distribution and writes data with its code (``write.py``). It keeps both in
 ``tests/releases/<version>``: ``data.tar.xz`` has the data, and ``millrace-<version>.tar.xz`` has the parts of the

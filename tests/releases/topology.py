@@ -1,4 +1,7 @@
-"""Topology whose checkpoint is part of the data of a release. Do not change it: its state would no longer fit."""
+"""Topology whose checkpoint is part of the data of a release.
+
+Do not change it, because its state would no longer fit.
+"""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def verify_transactions(log: PartitionLog) -> None:
 
 
 def read_all(log: PartitionLog) -> list[tuple[int, tuple[bytes, bytes | None, int]]]:
-    """Return all records of a log with verified checksums: (offset, (key, value, time))."""
+    """Return all records of a log with verified checksums, as (offset, (key, value, time))."""
     return [
         (record.offset, (record.key or b"", record.value, record.timestamp_ms))
         for data, position, header in batches(log)

@@ -334,7 +334,7 @@ def _join(member_id: str, number: int) -> JoinRequest:
 
 
 async def acquire(broker: Broker, count: int) -> list[tuple[int, int, int]]:
-    """Acquire records for the share group's member: first, last, and the delivery count."""
+    """Acquire records for the share group's member, as first offset, last offset, and delivery count."""
     shard = await ready(lambda: broker.share_groups.shard_of(SHARERS))
     limits = FetchLimits(records_max=count, bytes_max=10_000, wait_ms=0)
     wanted = ShareFetchPartition("queue", b"", 0)

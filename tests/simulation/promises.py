@@ -1,4 +1,4 @@
-"""A ``World``'s record of its partitions: appended records, and the promised ones."""
+"""A ``World``'s record of its partitions, with appended and promised records."""
 
 from __future__ import annotations
 
@@ -36,4 +36,4 @@ class Partition:
     sequence: int = 0
     epoch: int = 0
     is_settled: bool = False
-    """Whether its creation was acknowledged and its deletion has not begun."""
+    """True if its creation was acknowledged and its deletion has not begun."""

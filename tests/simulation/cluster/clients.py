@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 TIMEOUT_S: Final = 2.0
-"""How long a client waits for an answer."""
+"""The time that a client waits for an answer."""
 
 
 class Position(NamedTuple):

@@ -84,7 +84,7 @@ class ConsumerMember(KafkaClient):
         self._member_id = ""
         self._epoch = _JOIN
         self._is_full = True
-        """Whether the next heartbeat has all fields, because the coordinator may not know them."""
+        """True if the next heartbeat has all fields, because the coordinator may not know them."""
         self._assignments = 0
         self._positions: dict[Place, Position] = {}
         self.holds: frozenset[Place] = frozenset()

@@ -1,4 +1,6 @@
-"""ZooKeeper in a simulation: the embedded store behind unreliable links.
+"""ZooKeeper in a simulation.
+
+The embedded store takes its place, behind unreliable links.
 
 A session lives as long as the server hears its process. When a session expires at the server, its owner learns that
 only after it reaches the server again. Until then the owner continues with outdated state, against which fencing

@@ -65,7 +65,7 @@ class _Seen:
     state: tuple[int, int, int] = (-1, -1, -1)
     """High watermark, log end, leader epoch."""
     has_led: bool = False
-    """Whether the replica led at the last look. It may have committed records since, before it lost its role."""
+    """True if the replica led at the last look. It may have committed records since, before it lost its role."""
     checked_to: int = 0
 
     @property
@@ -182,7 +182,7 @@ class Invariants:
     # --- leaders ---------------------------------------------------------------------------------------------
 
     def _check_leader(self, replica: HostedReplica, seen: _Seen) -> None:
-        """Check a replica with a new epoch: a leader is the only one of its epoch, and has all committed records."""
+        """Check that a leader is the only one of its new epoch, and has all committed records."""
         if not isinstance(replica.machine.role, Leader):
             return
         epoch, committed = replica.machine.leader_epoch, self._committed.setdefault(seen.key, _Committed())

@@ -49,7 +49,7 @@ class Process:
 
 
 class StuckError(AssertionError):
-    """An error: no event is left, although a coroutine still waits."""
+    """An error that reports a waiting coroutine although no event is left."""
 
 
 class _Idle(selectors.SelectSelector):

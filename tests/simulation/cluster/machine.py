@@ -61,7 +61,7 @@ OPTIONS: Final = {
 
 
 def little_room(choose: random.Random) -> Mapping[str, str]:
-    """Draw limits that few clients reach: on running calls, on parked calls, and on their bytes."""
+    """Draw limits on running calls, on parked calls and on their bytes, which few clients reach."""
     # Joins wait for each other. If the room for parked calls is full, each takes 16 KiB of the control room.
     choices = {
         "queued.max.requests": [1, 2, 4],

@@ -126,7 +126,7 @@ class Network:
             self.have_refused.add(process)
 
     def refuse(self, host: str) -> None:
-        """Close the ports of a host: reset its connections and refuse new ones."""
+        """Close the ports of a host, reset its connections, and refuse new ones."""
         self.refusing.add(host)
         if host in self._listeners:
             self.have_refused.add(self._listeners[host][0])

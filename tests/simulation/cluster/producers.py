@@ -1,4 +1,7 @@
-"""Simulated producers: idempotent ones with several batches in flight, and transactional ones."""
+"""Simulated producers, idempotent and transactional.
+
+Idempotent producers have several batches in flight.
+"""
 
 from __future__ import annotations
 

@@ -52,7 +52,10 @@ def test_a_single_replica_acknowledges_nothing_while_former_replicas_may_be_elec
 
 
 class DeleteWhileMoved(Scenario):
-    """A topic is deleted while its new replicas catch up slowly. ``is_cancelled``: its move is then cancelled."""
+    """The deletion of a topic while its new replicas catch up slowly.
+
+    With ``is_cancelled`` the move of the topic is then cancelled.
+    """
 
     is_cancelled = False
 

@@ -69,7 +69,7 @@ class Plan:
     limits: Mapping[str, str]
     fetch_min_bytes: int
     kafka: bool
-    """Whether some clients are those of Kafka, and a consumer group of KIP-848 is there too."""
+    """True if some clients are those of Kafka, and a consumer group of KIP-848 is there too."""
 
     @classmethod
     def draw(cls, choose: random.Random, choose_limits: random.Random, choose_mix: random.Random) -> Plan:

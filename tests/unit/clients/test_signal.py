@@ -1,4 +1,7 @@
-"""Tests of the signal: waiting, waking, and the exclusive waiter."""
+"""Tests of the signal.
+
+The tests cover waiting, waking, and the exclusive waiter.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of client options: Kafka's names, joint checks and refusals by name."""
+"""Tests of client options.
+
+The tests cover Kafka's names, joint checks and refusals by name.
+"""
 
 import pytest
 

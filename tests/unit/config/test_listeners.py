@@ -1,4 +1,4 @@
-"""Listeners of a broker: Kafka's syntax and rules."""
+"""Tests of a broker's listeners by Kafka's syntax and rules."""
 
 from __future__ import annotations
 

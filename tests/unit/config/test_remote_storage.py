@@ -1,4 +1,7 @@
-"""Tests of tiered storage options: Kafka's names, defaults and rules."""
+"""Tests of tiered storage options.
+
+The tests cover Kafka's names, defaults and rules.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of one group's state machine: its answers in each state."""
+"""Tests of the answers of one group's state machine in each state."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def test_calls_do_not_pile_up_behind_a_change_whose_replicas_are_late(
                 calls = [*(join(shard, f"member-{number}") for number in range(10)), *commits]
                 answers = await asyncio.gather(*calls, return_exceptions=True)
                 assert {type(answer) for answer in answers} == {CoordinatorNotAvailableError}
-                # What is left is the first change, which is in the log, and the writer of the log.
+                # Only the first change, which is in the log, and the writer of the log are left.
                 await eventually_async(lambda: len(asyncio.all_tasks()) <= before + 2, "the end of the other calls")
                 assert not shard.entries["h"].offsets.committed
                 await broker.groups.close()

@@ -39,7 +39,7 @@ def subscription(topics: tuple[str, ...]) -> bytes:
 
 @dataclass(eq=False)
 class Client:
-    """A consumer: its last answer and its call in flight."""
+    """A consumer with its last answer and its call in flight."""
 
     instance: str | None
     topics: tuple[str, ...]

@@ -1,4 +1,7 @@
-"""Tests of the steps of a rebalance: joins, assignments and their timeouts."""
+"""Tests of the steps of a rebalance.
+
+The steps are joins, assignments and their timeouts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of messages: versions, tagged fields, null, views of records and refusals."""
+"""Tests of messages.
+
+The tests cover versions, tagged fields, null, views of records and refusals.
+"""
 
 from __future__ import annotations
 

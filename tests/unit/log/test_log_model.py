@@ -137,7 +137,7 @@ class LogModel(RuleBasedStateMachine):
 
     @rule(torn=st.integers(min_value=0, max_value=200), zeros=st.integers(min_value=0, max_value=100))
     def crash_and_open(self, torn: int, zeros: int) -> None:
-        """Kill the process during a write: part of a batch, or preallocated space, follows the last batch."""
+        """Kill the process during a write, so that part of a batch or preallocated space follows the last batch."""
         self.log.release()
         last = max(self.directory.glob("*.log"))
         unacknowledged = build_rows_batch([Record(key=None, value=b"lost" * 50, timestamp_ms=1)], base_offset=self.end)

@@ -1,4 +1,6 @@
-"""Test of ``docs/formats.md``: it suffices to read a batch.
+"""Test of ``docs/formats.md``.
+
+The document suffices to read a batch.
 
 The reader uses nothing of millrace.
 """

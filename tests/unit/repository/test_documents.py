@@ -26,8 +26,9 @@ def _documents() -> list[Path]:
 
 @cache
 def _anchors(document: Path) -> set[str]:
-    """Return the anchors of a document's headings as code hosting sites make them: lower case, no punctuation, dashes
-    for blanks.
+    """Return the anchors of a document's headings as code hosting sites make them.
+
+    An anchor has lower case, no punctuation, and dashes for blanks.
     """
     headings = re.findall(r"^#+ (.+)$", _FENCE.sub("", document.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -1,4 +1,7 @@
-"""Tests of compatibility modes: the allowed changes, and reads of earlier versions."""
+"""Tests of compatibility modes.
+
+The tests cover the allowed changes, and reads of earlier versions.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of share group membership: epochs and assignments."""
+"""Tests of epochs and assignments of share group members."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ def topology(chosen: str = "all") -> Topology:
 
 
 def partial_topology(window: str) -> Topology:
-    """Build the aggregates that may begin on the source stage: all but those that add doubles."""
+    """Build the aggregates that may begin on the source stage, which are all but those that add doubles."""
     builder = StreamsBuilder()
     groups: Any = builder.stream(TOPIC, schema=SCHEMA, key_columns=["case"]).group_by_key()
     if WINDOWS[window] is not None:
@@ -209,7 +209,10 @@ def outputs_of(chosen: str) -> list[str]:
 
 
 def expected(output: str, chosen: str = "all") -> Any:
-    """Return the expected output: all updates or finals in any order, or the last result of each key and window."""
+    """Return the expected output.
+
+    It has all updates or finals in any order, or the last result of each key and window.
+    """
     return comparable(
         (*row[:3], {name: value for name, value in row[3].items() if name in SETS[chosen]}) for row in _rows_of(output)
     )
@@ -285,7 +288,7 @@ def _all_sliding(seen: list[Record]) -> set[tuple[int, int]]:
 
 
 def _sessions(time_ms: int, seen: list[Record]) -> list[tuple[int, int]]:
-    """Return the session of the last record: all records that it reaches by steps of at most the gap."""
+    """Return the session of the last record, with all records that it reaches by steps of at most the gap."""
     joined = {time_ms}
     while True:
         more = {each.time_ms for each in seen if any(abs(each.time_ms - known) <= 20 for known in joined)}
@@ -347,7 +350,7 @@ def _plain(value: Any) -> Any:
 
 
 def _added(values: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the aggregates that can also subtract: counts, sums and means."""
+    """Return the aggregates that can also subtract, which are counts, sums and means."""
     expressions = {
         "twice": [each["i"] and _as_long(each["i"] * 2) for each in values],
         "half": [each["x"] and each["x"] / 2 for each in values],
@@ -387,7 +390,10 @@ def _as_long(number: int) -> int:
 
 
 def _table_groups() -> Iterator[Row]:
-    """Return the groups of a table: each has the newest row of each part. A NaN or infinity stays in its sum."""
+    """Return the groups of a table, which have the newest row of each part.
+
+    A NaN or infinity stays in its sum.
+    """
     rows: dict[str, Record] = {}
     for place, record in enumerate(records()):
         rows[record.part] = record

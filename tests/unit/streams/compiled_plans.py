@@ -348,7 +348,7 @@ def compiled(topology: Topology) -> Plan:
 
 
 def snapshot(topology: Topology) -> str:
-    """Return the reviewed text: the graph as it was written, and the plan."""
+    """Return the reviewed text, with the graph as it was written, and the plan."""
     return f"{topology.describe()}\n{explain(compiled(topology))}\n"
 
 

@@ -281,8 +281,9 @@ def topology_at_random(
 
 
 def settled(topic: str, records: Sequence[tuple[Any, ...]]) -> Any:
-    """Return the results that do not depend on the batches: all records of a topic, or each key's last one with
-    ``emit="last"``.
+    """Return the results that do not depend on the batches.
+
+    These are all records of a topic, or each key's last one with ``emit="last"``.
     """
     return {record[0]: record for record in records} if topic.endswith("last") else list(records)
 

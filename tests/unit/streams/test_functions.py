@@ -1,4 +1,4 @@
-"""Tests of Python functions in a topology: their calls and their failures."""
+"""Tests of calls and failures of Python functions in a topology."""
 
 import polars as pl
 import pyarrow as pa

@@ -116,7 +116,7 @@ def _in_order(topic: str, rows: list[Any], ordered: bool, late: bool) -> list[An
 
 
 def read(cut: Stages, script: list[TestRecord], offset: int, partitions: int) -> list[Packed]:
-    """Return records as they are read: those of a key in one partition, and those without a key in any."""
+    """Return records as they are read, those of a key in one partition, and those without a key in any."""
     found = []
     for reader, prologue in zip(cut.plan.readers, cut.prologues, strict=True):
         topic, broadcast = reader.source.topic, reader.source.broadcast

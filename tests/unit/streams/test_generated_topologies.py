@@ -1,4 +1,6 @@
-"""Random topologies: batches of any size give the results of single records.
+"""Tests of random topologies.
+
+Batches of any size give the results of single records.
 
 These tests use the test driver; ``integration/test_streams_generated.py`` has the same tests on Spark.
 """

@@ -1,4 +1,7 @@
-"""Tests of headers: results keep them, through stores, joins and repartitions."""
+"""Tests of headers.
+
+Results keep the headers, through stores, joins and repartitions.
+"""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ Join = Callable[[StreamsBuilder, bool, dict[str, Any]], Any]
 
 
 def by(columns: bool, types: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of a join: expressions, or the equivalent function."""
+    """Return the arguments of a join, as expressions or as the equivalent function."""
     if types is LONGS:
         return ((NUMBERS,) if columns else (add,)), {}
     return ((), COLUMNS) if columns else ((merge,), {"value": JOINED})

@@ -1,4 +1,7 @@
-"""Tests of processors: their context, their punctuations and refusals of stores."""
+"""Tests of processors.
+
+The tests cover their context, their punctuations and refusals of stores.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of serdes: Kafka's bytes, and the order of keys by them."""
+"""Tests of serdes.
+
+The tests check Kafka's bytes, and the order of keys by them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of buckets over state partitions: a fixed, even placement."""
+"""Tests of the fixed, even placement of buckets on state partitions."""
 
 from __future__ import annotations
 

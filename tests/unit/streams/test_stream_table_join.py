@@ -29,7 +29,7 @@ def joining(kind: str) -> TopologyTestDriver:
 
 
 def expected(kind: str, records: list[TestRecord]) -> tuple[list[str], int]:
-    """Return Kafka Streams' results record by record: the joined values and the number of dropped records."""
+    """Return Kafka Streams' joined values record by record, and the number of dropped records."""
     rows, joined, dropped = dict(BEFORE), [], 0
     for record in records:
         if record.topic == "table":

@@ -1,4 +1,7 @@
-"""Tests of the Nexmark generator: its definition, its seeds and its chunks."""
+"""Tests of the Nexmark generator.
+
+The tests check its definition, its seeds and its chunks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the Nexmark README: its queries and its first snippet."""
+"""Tests of the queries and the first snippet of Nexmark's README."""
 
 from __future__ import annotations
 

@@ -24,8 +24,9 @@ TOPICS = ("a", "b", "c")
 
 
 def check(world: World, epochs: dict[TopicPartition, tuple[int, int]]) -> None:
-    """Check the invariants: leaders are in sync and assigned, epochs only grow, and the context equals ZooKeeper's
-    content.
+    """Check the invariants.
+
+    Leaders are in sync and assigned, epochs only grow, and the context equals ZooKeeper's content.
     """
     for partition, value in world.leadership.items():
         replicas = world.assignments[partition].replicas

@@ -1,4 +1,7 @@
-"""Tests of ShareGroupHeartbeat: the answer to a member of another broker's group."""
+"""Tests of ShareGroupHeartbeat for a group of another broker.
+
+The tests check the answer to its member.
+"""
 
 from __future__ import annotations
 

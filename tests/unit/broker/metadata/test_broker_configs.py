@@ -1,4 +1,4 @@
-"""Tests of broker options set at run time: precedence and refusals."""
+"""Tests of precedence and refusals of broker options set at run time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of topic changes: their checks, and the nodes that they write."""
+"""Tests of topic changes.
+
+The tests cover their checks, and the nodes that they write.
+"""
 
 from __future__ import annotations
 

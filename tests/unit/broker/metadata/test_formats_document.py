@@ -1,4 +1,6 @@
-"""Test of ``docs/formats.md``: it suffices to read a stopped broker's metadata.
+"""Test of ``docs/formats.md``.
+
+The document suffices to read a stopped broker's metadata.
 
 The reader imports nothing of millrace.
 """

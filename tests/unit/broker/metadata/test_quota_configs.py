@@ -1,4 +1,7 @@
-"""Tests of quotas in the metadata store: nodes, notices and descriptions."""
+"""Tests of quotas in the metadata store.
+
+The tests cover nodes, notices and descriptions.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Credentials of SCRAM in a broker's configuration: each is added once."""
+"""Tests of SCRAM credentials in a broker's configuration.
+
+Each credential is added once.
+"""
 
 from __future__ import annotations
 

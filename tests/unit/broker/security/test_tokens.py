@@ -1,4 +1,7 @@
-"""Validation of OAUTHBEARER's tokens: signatures, algorithms, claims, and the provider's keys."""
+"""Tests of the validation of OAUTHBEARER's tokens.
+
+The tests cover signatures, algorithms, claims, and the provider's keys.
+"""
 
 from __future__ import annotations
 
@@ -125,7 +128,7 @@ def test_a_token_with_an_audience_is_refused_if_none_is_expected(provider: Provi
 
 
 def test_no_algorithm_is_taken_for_another(provider: Provider) -> None:
-    """RFC 8725: ``none``, and the public key as the secret of an HMAC."""
+    """Check the attacks of RFC 8725, ``none`` and the public key as the secret of an HMAC."""
     key = provider.keys[0]
     payload = provider.token().split(".")[1]
     pem = key.as_pem(private=False)  # type: ignore[attr-defined]

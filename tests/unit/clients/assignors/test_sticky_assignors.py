@@ -58,7 +58,10 @@ def rejoin(assignor: Assignor, wishes: Wishes, had: Assignment, generation: int)
 
 
 def settle(assignor: Assignor, counts: Mapping[str, int], wishes: Wishes, had: Assignment | None = None) -> Assignment:
-    """Rebalance until the assignment is stable: at once, or after the rounds that a cooperative assignor needs."""
+    """Rebalance until the assignment is stable.
+
+    A cooperative assignor may need further rounds.
+    """
     held: Assignment = had or {}
     wanted = sum(counts[topic] for topic in frozenset[str]().union(*wishes.values()) & counts.keys())
     for generation in range(ROUNDS_MAX):

@@ -1,4 +1,7 @@
-"""Tests of the sticky assignors' user data: Kafka's bytes, and malformed data."""
+"""Tests of the sticky assignors' user data.
+
+The tests cover Kafka's bytes, and malformed data.
+"""
 
 from __future__ import annotations
 

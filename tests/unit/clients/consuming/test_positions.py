@@ -83,7 +83,7 @@ class World:
         return self._pool.submit(self.find, wait_s)
 
     def end(self, address: str, error: MillraceError | None = None) -> None:
-        """Wait for a call to an address, and end it: earliest offsets are 10, and latest ones 20."""
+        """Wait for a call to an address, and answer it with 10 for earliest offsets and 20 for latest ones."""
 
         def of_address() -> list[tuple[Any, PendingCall[Any]]]:
             return [(request, call) for at, request, call in self.calls if at == address and not call.is_done]

@@ -67,7 +67,7 @@ class _Coordinator:
         self.members[join.member_id] = _Known(join)
 
     def complete(self) -> None:
-        """Complete the join: the expected members have joined, and the others are removed."""
+        """Complete the join with the expected members that have joined, and remove the others."""
         self.members = {name: known for name, known in self.members.items() if known.is_waiting}
         self.generation += 1
         self.phase = "completing" if self.members else "empty"
@@ -98,7 +98,7 @@ class _Coordinator:
 
 @dataclass
 class _Client:
-    """A consumer: its membership, its partitions and its request in flight."""
+    """A consumer with its membership, its partitions and its request in flight."""
 
     state: Membership
     reading: frozenset[TopicPartition] = frozenset()

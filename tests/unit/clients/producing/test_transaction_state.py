@@ -20,7 +20,10 @@ Phase = TransactionPhase
 
 
 class _Model:
-    """A producer as its user sees it: flags and lists, no phases."""
+    """A producer as its user sees it.
+
+    The model has flags and lists, and no phases.
+    """
 
     def __init__(self) -> None:
         self.asked_for_id = False

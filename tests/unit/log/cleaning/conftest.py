@@ -132,7 +132,7 @@ def _headers(data: bytes) -> Iterator[int]:
 
 
 def survivors(pairs: Sequence[Pair], bound: int) -> dict[int, Pair]:
-    """Return the model's records: before ``bound`` the last one of each key, from there on all."""
+    """Return the model's records, before ``bound`` the last one of each key, and from there on all."""
     last = {key: offset for offset, (key, _) in enumerate(pairs[:bound])}
     return {
         offset: (key, value)

@@ -1,4 +1,7 @@
-"""Tests of the log cleaner: threads, checkpoints, pauses and uncleanable partitions."""
+"""Tests of the log cleaner.
+
+The tests cover threads, checkpoints, pauses and uncleanable partitions.
+"""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def test_zeros_at_the_end_and_lengths_count() -> None:
 
 
 def multilinear(key: bytes, seed: int) -> list[int]:
-    """Return the hash of a key by the definition of the family: 32 bits of each of four sums."""
+    """Return the hash of a key by the definition of the family, which takes 32 bits of each of four sums."""
     generator = np.random.default_rng(seed)
     coefficients = generator.integers(0, 2**64, (256 // 4 + 2, 4), dtype=np.uint64).tolist()
     if len(key) > 256:

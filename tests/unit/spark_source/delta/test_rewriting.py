@@ -46,7 +46,7 @@ def applies(each, change, guard):
 
 
 def merged(old, changes, guard):
-    """Return the rows of a file after the changes by key: the existing rows, not the new ones."""
+    """Return the existing rows of a file after the changes by key, without the new ones."""
     found = []
     for each in old:
         change = changes.get((each["a"], each["b"]))

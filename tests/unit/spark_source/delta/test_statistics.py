@@ -46,7 +46,7 @@ KINDS = {
 
 
 def comparable(kind, value):
-    """Return a value or bound as a key in Spark's order: NaN above all, text by its bytes."""
+    """Return a value or bound as a key in Spark's order, with NaN above all, and text by its bytes."""
     if kind in ("single", "double"):
         return (1, 0.0) if math.isnan(value) else (0, float(value))
     if kind == "string":

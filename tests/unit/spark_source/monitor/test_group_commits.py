@@ -1,4 +1,4 @@
-"""Tests of group commits: the newest offsets, in the background.
+"""Tests of group commits of the newest offsets in the background.
 
 A failing broker does not affect the query.
 """

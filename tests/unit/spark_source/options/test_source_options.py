@@ -1,4 +1,4 @@
-"""Tests of source options: all are checked before the start.
+"""Tests of source options, which are all checked before the start.
 
 A refusal names option, value and accepted form.
 """

@@ -1,4 +1,6 @@
-"""Tests of admission: a limited micro-batch shares its records and bytes fairly.
+"""Tests of admission.
+
+A limited micro-batch shares its records and bytes fairly.
 
 Records are shared exactly, and bytes as exactly as the index allows.
 """

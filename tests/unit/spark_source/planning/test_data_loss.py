@@ -1,4 +1,7 @@
-"""Tests of lost records: a loss is named exactly, with its remedy."""
+"""Tests of lost records.
+
+An error names the loss exactly, with its remedy.
+"""
 
 import uuid
 from dataclasses import replace

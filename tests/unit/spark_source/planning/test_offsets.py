@@ -1,4 +1,4 @@
-"""Tests of a stream's offsets: they survive the checkpoint."""
+"""Tests of a stream's offsets, which survive the checkpoint."""
 
 import json
 import uuid

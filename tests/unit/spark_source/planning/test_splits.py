@@ -1,4 +1,7 @@
-"""Tests of splits: they cover the range exactly, with about equal bytes."""
+"""Tests of splits.
+
+The splits cover the range exactly, with about equal bytes.
+"""
 
 import uuid
 

@@ -1,4 +1,7 @@
-"""Tests of layouts: Kafka's columns, a schema's columns, and metadata by name."""
+"""Tests of layouts.
+
+The tests cover Kafka's columns, a schema's columns, and metadata by name.
+"""
 
 import pyarrow as pa
 import pytest

@@ -329,6 +329,6 @@ class Cluster:
             self.network.pop(0).deliver()
 
     def fetch_round(self, number: int) -> None:
-        """Run one fetch: the follower asks, is answered, and takes the answer."""
+        """Run one fetch, in which the follower asks, is answered, and takes the answer."""
         self.ask(number)
         self.settle()

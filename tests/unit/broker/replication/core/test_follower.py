@@ -1,4 +1,7 @@
-"""Tests of a follower's rules: fetching, truncation, waiting and changes of role."""
+"""Tests of a follower's rules.
+
+The tests cover fetching, truncation, waiting and changes of role.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tests of a leader's rules: high watermark, ISR and acknowledgements."""
+"""Tests of a leader's rules.
+
+The tests cover the high watermark, the ISR and acknowledgements.
+"""
 
 from __future__ import annotations
 

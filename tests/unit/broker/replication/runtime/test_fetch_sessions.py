@@ -1,4 +1,7 @@
-"""Tests of followers' fetch sessions: both sides agree on the partitions."""
+"""Tests of followers' fetch sessions.
+
+Leader and follower agree on the partitions.
+"""
 
 from __future__ import annotations
 

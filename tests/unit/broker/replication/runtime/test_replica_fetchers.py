@@ -1,4 +1,4 @@
-"""Tests of replica fetchers: what they ask for, and how they stop."""
+"""Tests of the requests and the end of replica fetchers."""
 
 from __future__ import annotations
 
