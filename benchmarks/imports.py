@@ -42,7 +42,7 @@ class Recording:
         self._files.add(file)
 
     def modules(self) -> set[str]:
-        """The recorded modules as paths below the project."""
+        """Return the recorded modules as paths below the project."""
         lines = {line for file in self._files if file.exists() for line in file.read_text().splitlines()}
         return {path for line in lines if (path := _in_project(line)) is not None}
 

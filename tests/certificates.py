@@ -38,7 +38,7 @@ class Identity:
     certificate: x509.Certificate
 
     def pem(self, password: str = "") -> bytes:
-        """The chain and the private key, which is encrypted with a password."""
+        """Return the chain and the private key, which is encrypted if there is a password."""
         encryption: KeySerializationEncryption = NoEncryption()
         if password:
             encryption = BestAvailableEncryption(password.encode())

@@ -1,4 +1,7 @@
-"""Write 100-byte records with confluent-kafka's ``produce``, at its defaults, to either broker."""
+"""Writes of 100-byte records with confluent-kafka's ``produce``.
+
+The producer is at its defaults, and writes to either broker.
+"""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ FOREVER = {"retention.ms": "-1"}
 
 
 def grpc_address(address: str) -> str:
-    """The address for gRPC that a broker names at ``address``."""
+    """Return the address for gRPC that a broker names at ``address``."""
     links = Links(ClientConfig.of(address))
     try:
         return links.to(address)._find_grpc()

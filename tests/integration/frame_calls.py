@@ -18,7 +18,7 @@ UNKNOWN = 30_000
 
 
 def framing(server: BrokerServer) -> TcpListener:
-    """The first listener of a broker for Kafka's framing."""
+    """Return the first listener of a broker for Kafka's framing."""
     return next(each for each in server.listeners.by_name.values() if isinstance(each, TcpListener))
 
 

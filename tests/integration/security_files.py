@@ -44,7 +44,7 @@ class SecurityFiles:
         return self.directory.path
 
     def broker(self, number: int = 1, **options: str) -> dict[str, str]:
-        """The options of a broker, at free ports."""
+        """Return the options of a broker, at free ports."""
         found = read_properties(self.directory.broker_properties(number))
         found["listeners"] = "SASL_SSL://127.0.0.1:0,SSL://127.0.0.1:0"
         return (
@@ -54,7 +54,7 @@ class SecurityFiles:
         )
 
     def client(self, name: str, *brokers: EmbeddedBroker, **options: Any) -> dict[str, Any]:
-        """The options of a client, such as ``admin`` or ``client.tls``."""
+        """Return the options of a client, such as ``admin`` or ``client.tls``."""
         found: dict[str, Any] = read_properties(self.path / f"{name}.properties")
         listener = found["security.protocol"]
         found["bootstrap.servers"] = ",".join(f"127.0.0.1:{each.server.ports[listener]}" for each in brokers)
@@ -63,7 +63,7 @@ class SecurityFiles:
         return found | {name.replace("_", "."): value for name, value in options.items()}
 
     def secrets(self) -> set[str]:
-        """The passwords, and the lines of the private keys."""
+        """Return the passwords, and the lines of the private keys."""
         found = set()
         for path in self.path.glob("*.librdkafka.properties"):
             found.add(read_properties(path)["sasl.password"])

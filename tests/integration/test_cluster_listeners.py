@@ -54,7 +54,7 @@ def cluster(zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPath
 
 
 def _ports(cluster: Cluster, listener: str) -> dict[int, int]:
-    """The port of each broker that has the listener."""
+    """Return the port of each broker that has the listener."""
     ports = {number: broker.server.ports for number, broker in cluster.brokers.items()}
     return {number: named[listener] for number, named in ports.items() if listener in named}
 

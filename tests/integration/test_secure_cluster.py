@@ -34,13 +34,13 @@ pytestmark = pytest.mark.slow
 
 
 def section(page: str, title: str) -> list[tuple[str, str]]:
-    """The blocks of a section, with their languages."""
+    """Return the blocks of a section, with their languages."""
     text = (ROOT / page).read_text(encoding="utf-8").partition(f"\n## {title}\n")[2].partition("\n## ")[0]
     return _BLOCK.findall(text)
 
 
 def port_with_room() -> int:
-    """A port for three brokers, whose listeners for certificates are 100 ports above it."""
+    """Return a port for three brokers, whose listeners for certificates are 100 ports above it."""
     while True:
         first = free_port()
         with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
@@ -159,7 +159,7 @@ def test_each_kind_of_client_works_with_the_files_of_the_security_page(
 
 
 def values_of(options: dict[str, str], topic: str) -> list[object]:
-    """Values of a topic of one partition."""
+    """Return the values of a topic of one partition."""
     with Consumer(options) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         consumer.seek_to_beginning()

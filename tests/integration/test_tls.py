@@ -247,7 +247,7 @@ def test_an_unfinished_or_wrong_handshake_ends_and_leaves_nothing(
 
 
 def client_hello(version: int) -> bytes:
-    """The first message of a client that knows no later version than this one."""
+    """Return the first message of a client that knows no later version than this one."""
     suites = b"\xc0\x13\xc0\x09\x00\x2f"
     body = version.to_bytes(2) + bytes(32) + b"\0" + len(suites).to_bytes(2) + suites + b"\x01\0"
     message = b"\x01" + len(body).to_bytes(3) + body

@@ -63,13 +63,18 @@ def draw(candidates: dict[str, Mutant], seed: int, count: int) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="tests.mutation", description=__doc__.splitlines()[0])
-    parser.add_argument("--seed", type=int, help="which mutants are drawn; another one each time without it")
-    parser.add_argument("--count", type=int, default=3000, help="how many")
+    parser.add_argument("--seed", type=int, help="the seed that draws the mutants (default: a random one)")
+    parser.add_argument("--count", type=int, default=3000, help="the number of mutants")
     parser.add_argument("--only", default="", help="an area, or part of the modules' paths")
     parser.add_argument("--tests", nargs="*", default=TESTS, help="tests that judge")
     parser.add_argument("--names", type=Path, help="judge the mutants that this file names, a line each")
     parser.add_argument("--state", type=Path, default=STATE, help="the directory of verdicts and coverage")
-    parser.add_argument("--controls", type=int, default=20, help="how often nothing is changed, to see tests that fail")
+    parser.add_argument(
+        "--controls",
+        type=int,
+        default=20,
+        help="the number of unchanged runs, which show tests that fail by themselves",
+    )
     parser.add_argument("--fresh", action="store_true", help="take over no kills of earlier runs")
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args(arguments)

@@ -112,7 +112,7 @@ def main(arguments: list[str]) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--seeds", type=int, default=100, help="how many")
+    parser.add_argument("--seeds", type=int, default=100, help="the number of seeds")
     parser.add_argument("--first", type=int, default=1, help="the first of them")
     parser.add_argument("--seed", type=int, help="this one only")
     parser.add_argument("--keep-going", action="store_true", help="do not end with the first seed that fails")

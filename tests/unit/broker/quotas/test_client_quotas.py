@@ -37,7 +37,7 @@ def quotas_of(clock: VirtualClock, quotas: dict[str, dict[str, float]], **option
 
 
 def table_of(quotas: dict[str, dict[str, float]]) -> QuotaTable:
-    """Quotas by entities such as ``user alice``, ``user`` (the default)."""
+    """Return the quotas of entities such as ``user alice``, or ``user`` (the default)."""
     entities = {}
     for text, values in quotas.items():
         kind, _, name = text.partition(" ")
