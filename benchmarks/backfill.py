@@ -1,10 +1,8 @@
 """A backfill by Spark beside producers.
 
-The figure is the latency of acknowledgements with and without the backfill.
-
-The producer sends at a steady rate, and does not wait for a record before it sends the next one. So a slow answer
-delays only its own record. The backfill reads the whole topic with ``maxBytesPerSecond``, for longer than the
-measurement of the producer.
+The figure is the latency of acknowledgements with and without the backfill. The producer sends at a steady rate, and
+does not wait for a record before it sends the next one. So a slow answer delays only its own record. The backfill reads
+the whole topic with ``maxBytesPerSecond``, for longer than the measurement of the producer.
 """
 
 from __future__ import annotations

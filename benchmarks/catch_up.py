@@ -1,8 +1,6 @@
 """The catch-up of a follower with an empty disk.
 
-The follower fetches a topic from its leader.
-
-The figure is bytes per second, with both brokers on the same cores.
+The follower fetches a topic from its leader. The figure is bytes per second, with both brokers on the same cores.
 """
 
 from __future__ import annotations

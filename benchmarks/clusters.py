@@ -1,8 +1,6 @@
 """Clusters of three brokers of each side, as processes.
 
-The clusters have a ZooKeeper of their own.
-
-Kafka's brokers have the same options as millrace's.
+The clusters have a ZooKeeper of their own. Kafka's brokers have the same options as millrace's.
 
 Invariants: brokers have the ids 1, 2, 3 and keep their ports. A broker that was killed or stopped can be restarted on
 its data.

@@ -1,11 +1,9 @@
 """Measurement of two sides against each other.
 
-This module also defines the content of a result file.
-
-Both sides are opened (servers up, data loaded, code warm) before the first measurement. Then they are measured in turn:
-ours, the peer's, ours, and so on. Each measurement waits until the machine is quiet, and the other side is idle. Each
-pair of neighbours gives one ratio. The answers of both sides are compared, because a fast wrong answer is an error and
-not a figure.
+This module also defines the content of a result file. Both sides are opened (servers up, data loaded, code warm) before
+the first measurement. Then they are measured in turn: ours, the peer's, ours, and so on. Each measurement waits until
+the machine is quiet, and the other side is idle. Each pair of neighbours gives one ratio. The answers of both sides are
+compared, because a fast wrong answer is an error and not a figure.
 """
 
 from __future__ import annotations

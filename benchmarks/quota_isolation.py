@@ -1,9 +1,8 @@
 """Isolation of a client from another one without remaining quota.
 
-The figures are the rate of the client that has used up its quota, and the latency of the other one.
-
-The limited client always has more records than it may send. Its rate is measured over ten seconds in the middle, by
-the records that are acknowledged to it. The other client is the steady producer of ``backfill``.
+The figures are the rate of the client that has used up its quota, and the latency of the other one. The limited client
+always has more records than it may send. Its rate is measured over ten seconds in the middle, by the records that are
+acknowledged to it. The other client is the steady producer of ``backfill``.
 """
 
 from __future__ import annotations

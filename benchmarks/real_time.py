@@ -1,10 +1,8 @@
 """Round trips of single records in Spark's real-time mode.
 
-The query is stateless.
-
-Kafka's clients in Java send a record to one topic, and read it from another one. Spark's own Kafka source and sink copy
-it between them, by way of the same broker. The next record follows when the last one was read. A batch of the query
-takes five seconds, the least that Spark allows. The query and both clients are warm.
+The query is stateless. Kafka's clients in Java send a record to one topic, and read it from another one. Spark's own
+Kafka source and sink copy it between them, by way of the same broker. The next record follows when the last one was
+read. A batch of the query takes five seconds, the least that Spark allows. The query and both clients are warm.
 """
 
 from __future__ import annotations

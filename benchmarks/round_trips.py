@@ -1,9 +1,8 @@
 """Round trips of single records.
 
-A record is sent, acknowledged and read before the next one.
-
-They use our clients and Kafka's. Nothing is batched, so the row shows the latency of a broker and its clients, not
-their throughput. Each side has one process for all its runs. It makes 20,000 untimed round trips first.
+A record is sent, acknowledged and read before the next one. The round trips use our clients and Kafka's. Nothing is
+batched, so the row shows the latency of a broker and its clients, not their throughput. Each side has one process for
+all its runs. It makes 20,000 untimed round trips first.
 """
 
 from __future__ import annotations

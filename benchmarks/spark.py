@@ -94,7 +94,6 @@ class Outcome:
     """The result of one run.
 
     The result has the seconds of the measured part, the read records, and an answer on which both sides must agree.
-
     ``figure`` is the measured figure if that is not records a second.
     """
 

@@ -1,9 +1,8 @@
 """Lines of code that changed since the measurement of a result.
 
-Only the modules that our side loaded count.
-
-Comments, docstrings, blank lines and the layout of a statement are not code here. A line that moved from one module to
-another is not counted, and neither is a renamed module. Every other removed line counts, and every other added line.
+Only the modules that our side loaded count. Comments, docstrings, blank lines and the layout of a statement are not
+code here. A line that moved from one module to another is not counted, and neither is a renamed module. Every other
+removed line counts, and every other added line.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """Latency of a topology with few records.
 
-The micro-batches are measured beside Kafka Streams' records.
-
-A hundred records a second come one by one, and each gives an update of its key's count. Our figure is the time of a
-whole micro-batch (Spark's ``triggerExecution``, from the request for new records to the commit). The next record may
-have to wait so long. Kafka Streams has no micro-batches. Its figure is the time from producing a record to its update,
-without its cache. Both are warm. The first minute and a half does not count, because the JVM compiles most of that
-time.
+The micro-batches are measured beside Kafka Streams' records. A hundred records a second come one by one, and each gives
+an update of its key's count. Our figure is the time of a whole micro-batch (Spark's ``triggerExecution``, from the
+request for new records to the commit). The next record may have to wait so long. Kafka Streams has no micro-batches.
+Its figure is the time from producing a record to its update, without its cache. Both are warm. The first minute and a
+half does not count, because the JVM compiles most of that time.
 """
 
 from __future__ import annotations

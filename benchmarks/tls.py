@@ -1,10 +1,9 @@
 """Share of the throughput that TLS leaves.
 
-The share is measured at our side and at Kafka's.
-
-Each measurement is one run without TLS and one with it, at two listeners of one broker. The figure is the quotient, so
-that a ratio above 1 means that TLS costs us less than it costs Kafka. The aim for our own figure is 0.65 or more. Both
-sides have the same kind of certificate, and the versions and suites that both choose by default (TLS 1.3).
+The share is measured at our side and at Kafka's. Each measurement is one run without TLS and one with it, at two
+listeners of one broker. The figure is the quotient, so that a ratio above 1 means that TLS costs us less than it costs
+Kafka. The aim for our own figure is 0.65 or more. Both sides have the same kind of certificate, and the versions and
+suites that both choose by default (TLS 1.3).
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
 """Changes by key from a topic into a Delta table.
 
-The table has a million rows.
-
-Micro-batches have a fixed number of changes. Our side is ``foreachBatch(upsert(...))``. The peer follows the
-documentation of Delta: ``foreachBatch`` with the latest change of each key and a MERGE. Both sides read the same JSON,
-parse it by the same expression, and write into a copy of the same table. The keys of a batch are spread over the whole
-table. Nine in ten changes update a row, one in twenty deletes a row, and some insert one. The figure is the median time
-of a micro-batch (Spark's ``triggerExecution``), without the first one of a query. The tables of both sides must have
-the same rows and sum.
+The table has a million rows. Micro-batches have a fixed number of changes. Our side is ``foreachBatch(upsert(...))``.
+The peer follows the documentation of Delta: ``foreachBatch`` with the latest change of each key and a MERGE. Both sides
+read the same JSON, parse it by the same expression, and write into a copy of the same table. The keys of a batch are
+spread over the whole table. Nine in ten changes update a row, one in twenty deletes a row, and some insert one. The
+figure is the median time of a micro-batch (Spark's ``triggerExecution``), without the first one of a query. The tables
+of both sides must have the same rows and sum.
 """
 
 from __future__ import annotations

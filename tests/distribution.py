@@ -1,9 +1,8 @@
 """Distribution of test files to the processes of ``make test``.
 
-With this distribution a run also ends if a process dies.
-
-If a process dies, pytest-xdist 3.8 gives all of its files to the others, also those whose tests have all ended. A
-process that gets a file without tests waits for ever for its next test.
+With this distribution a run also ends if a process dies. If a process dies, pytest-xdist 3.8 gives all of its files to
+the others, also those whose tests have all ended. A process that gets a file without tests waits for ever for its next
+test.
 """
 
 from __future__ import annotations

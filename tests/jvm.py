@@ -1,10 +1,9 @@
 """Options of the tests' JVMs, and their archive of Spark's classes.
 
-The options are also those of Spark's drivers in these JVMs.
-
-The JVM of a job in a test lives for seconds. It spends most of its CPU time on class loading, and on the compilation of
-code that it runs a few times. A job of three rows takes 50 seconds of CPU time with both compilers. With only the
-first compiler it takes 29 seconds, and 19 seconds with an archive of loaded classes too (class data sharing, JEP 350).
+The options are also those of Spark's drivers in these JVMs. The JVM of a job in a test lives for seconds. It spends
+most of its CPU time on class loading, and on the compilation of code that it runs a few times. A job of three rows
+takes 50 seconds of CPU time with both compilers. With only the first compiler it takes 29 seconds, and 19 seconds with
+an archive of loaded classes too (class data sharing, JEP 350).
 
 The JVM of the session that tests share lives for half an hour, and compiles with both compilers. Over six files of
 tests it takes 10 % less CPU time, and 40 % less in the last of them.

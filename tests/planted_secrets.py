@@ -1,9 +1,8 @@
 """Recognizable secrets for tests, and a plugin that finds them.
 
-The plugin fails a run that shows one of them.
-
-A test takes its passwords from :func:`planted`. Each of them has a marker, which each run draws anew. The plugin also
-knows the private keys and the passwords in files that the run wrote. It looks for all of them
+The plugin fails a run that shows one of them. A test takes its passwords from :func:`planted`. Each of them has a
+marker, which each run draws anew. The plugin also knows the private keys and the passwords in files that the run wrote.
+It looks for all of them
 
 * in all files below the run's temporary directory: logs of brokers and jobs, checkpoints, tables, metadata, event logs,
 * in the output and the log of each test (with the fixture ``finest_log`` in the log of level ``DEBUG``),

@@ -1,8 +1,7 @@
 """Nexmark, the events of an auction house with queries.
 
-The queries q0 to q22 run over the events on two engines.
-
-It is in ``benchmarks/`` because it only measures and checks. Programs with topics or topologies do not import it.
+The queries q0 to q22 run over the events on two engines. It is in ``benchmarks/`` because it only measures and checks.
+Programs with topics or topologies do not import it.
 
 * ``generator``: the events, from a seed, as Arrow tables; ``randomness`` draws for many of them at once
 * ``topics``: typed topics of these events

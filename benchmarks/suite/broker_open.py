@@ -1,8 +1,7 @@
 """Start of a broker with 2,000 partitions.
 
-The start ends with the first acknowledged write.
-
-The broker was stopped cleanly. The time begins with the start of its process.
+The start ends with the first acknowledged write. The broker was stopped cleanly. The time begins with the start of its
+process.
 """
 
 from __future__ import annotations

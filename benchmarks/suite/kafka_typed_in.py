@@ -1,9 +1,8 @@
 """JSON of Kafka producers into a typed topic, on one core.
 
-The figure is the work of the broker, beside ``json.loads`` of each record.
-
-Our side checks row batches of 10,000 JSON objects of 100 bytes, decodes them, and builds the columnar batches that the
-log stores. The peer decodes the same objects as a Python consumer would, into an Arrow table.
+The figure is the work of the broker, beside ``json.loads`` of each record. Our side checks row batches of 10,000 JSON
+objects of 100 bytes, decodes them, and builds the columnar batches that the log stores. The peer decodes the same
+objects as a Python consumer would, into an Arrow table.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Appends of 1 MiB batches to one partition.
 
-The peer is dd past the page cache.
-
-This is the disk's maximum here. ``log_append`` has dd through the page cache. There the kernel, and not the disk, slows
-dd down when there are many dirty pages.
+The peer is dd past the page cache. This is the disk's maximum here. ``log_append`` has dd through the page cache. There
+the kernel, and not the disk, slows dd down when there are many dirty pages.
 """
 
 from __future__ import annotations

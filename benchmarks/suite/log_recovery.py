@@ -1,9 +1,7 @@
 """Recovery of a log that was not closed.
 
-Every byte is checked.
-
-No part of it is known to be synced. The peer reads the same files with dd into nothing. Any part of them may be in the
-page cache.
+Every byte is checked. No part of it is known to be synced. The peer reads the same files with dd into nothing. Any part
+of them may be in the page cache.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Read of a hundredth of a topic by a time filter.
 
-The topic is long.
-
-Only the filter excludes records.
+The topic is long. Only the filter excludes records.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """The two brokers of a comparison, millrace and Kafka.
 
-Kafka has one KRaft node. Both brokers have the options of ``OPTIONS``.
-
-A broker has three listeners: without security, with SASL, and with TLS. Its users are those
-of ``security``.
+Kafka has one KRaft node. Both brokers have the options of ``OPTIONS``. A broker has three listeners: without security,
+with SASL, and with TLS. Its users are those of ``security``.
 """
 
 from __future__ import annotations

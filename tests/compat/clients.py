@@ -1,8 +1,7 @@
 """Suite ``clients``, the programs of ``docs/kafka-clients.md``.
 
-The suite runs each section of the page as it stands.
-
-A section has files (blocks with a title) and a script: its block of shell commands, or its program in Python.
+The suite runs each section of the page as it stands. A section has files (blocks with a title) and a script: its block
+of shell commands, or its program in Python.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """The results of the suites with both brokers, as ledgers.
 
-This module also finds the tests that Kafka passes and millrace does not.
-
-A ledger is ``ledgers/<suite>.tsv``: a test, its result with Kafka, its result with millrace, and the reason if it did
-not pass with millrace.
+This module also finds the tests that Kafka passes and millrace does not. A ledger is ``ledgers/<suite>.tsv``: a test,
+its result with Kafka, its result with millrace, and the reason if it did not pass with millrace.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Suite ``librdkafka``, the broker tests of librdkafka.
 
-The suite has the tests that need a broker, in librdkafka's quick mode.
-
-The source with the tests is part of an npm package. Tests with librdkafka's mock broker are left out, because no other
-broker takes part in them.
+The suite has the tests that need a broker, in librdkafka's quick mode. The source with the tests is part of an npm
+package. Tests with librdkafka's mock broker are left out, because no other broker takes part in them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Tests of Kafka's unmodified tools with SASL and TLS.
 
-The tests use each SASL mechanism, and TLS with a client's certificate.
-
-The name of the file keeps pytest from collecting it with the tests of millrace. ``tools`` runs it.
+The tests use each SASL mechanism, and TLS with a client's certificate. The name of the file keeps pytest from
+collecting it with the tests of millrace. ``tools`` runs it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Clients of a history that are Kafka's own system test tools.
 
-The tools use Kafka's Java client.
-
-``VerifiableProducer`` sends numbered values. ``TransactionalMessageCopier`` copies a topic to another in transactions,
-of which it aborts some. ``VerifiableConsumer`` reads as a group member and commits. Each prints its actions as JSON, a
-line at a time, which this module reads as a history.
+The tools use Kafka's Java client. ``VerifiableProducer`` sends numbered values. ``TransactionalMessageCopier`` copies a
+topic to another in transactions, of which it aborts some. ``VerifiableConsumer`` reads as a group member and commits.
+Each prints its actions as JSON, a line at a time, which this module reads as a history.
 """
 
 from __future__ import annotations

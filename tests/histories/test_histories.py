@@ -1,8 +1,7 @@
 """Test of clients and a broker that are killed with SIGKILL.
 
-The histories must show no anomaly.
-
-A failed run prints its seed and keeps the records of its clients. ``HISTORY_SEED`` repeats the choice of victims.
+The histories must show no anomaly. A failed run prints its seed and keeps the records of its clients. ``HISTORY_SEED``
+repeats the choice of victims.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Test of three real brokers under faults.
 
-The clients are Kafka's own tools.
-
-A ``VerifiableProducer`` fills a topic, a ``TransactionalMessageCopier`` copies it exactly once, and a
-``VerifiableConsumer`` of each group protocol reads the copy. Nothing is lost, duplicated or reordered. The faults and
-their seed are those of ``test_faults``.
+The clients are Kafka's own tools. A ``VerifiableProducer`` fills a topic, a ``TransactionalMessageCopier`` copies it
+exactly once, and a ``VerifiableConsumer`` of each group protocol reads the copy. Nothing is lost, duplicated or
+reordered. The faults and their seed are those of ``test_faults``.
 """
 
 from __future__ import annotations

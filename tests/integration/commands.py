@@ -1,9 +1,8 @@
 """The ``millrace`` command in the process of the tests.
 
-A run gives its exit code and its output.
-
-A process of its own takes 0.9 s of CPU time for each command, nearly all of it for imports. A test starts one only if
-it is about the process itself: its imports, its signals, or output that is read while it runs.
+A run gives its exit code and its output. A process of its own takes 0.9 s of CPU time for each command, nearly all of
+it for imports. A test starts one only if it is about the process itself: its imports, its signals, or output that is
+read while it runs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Access matrix of every millrace call.
 
-Each call is made with each kind of identity and ACL.
-
-The handlers are called with contexts of chosen principals, as listeners call them. Each call that has a handler must be
-in ``CASES``, and is tried with all kinds of ACLs. ``test_kafka_access_matrix`` does the same for Kafka's calls.
+Each call is made with each kind of identity and ACL. The handlers are called with contexts of chosen principals, as
+listeners call them. Each call that has a handler must be in ``CASES``, and is tried with all kinds of ACLs.
+``test_kafka_access_matrix`` does the same for Kafka's calls.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Tests of ACLs with real clients.
 
-The clients are those of millrace and of Kafka, the command line, and brokers of a cluster.
-
-No listener of these brokers authenticates, so every client is ``User:ANONYMOUS``.
+The clients are those of millrace and of Kafka, the command line, and brokers of a cluster. No listener of these brokers
+authenticates, so every client is ``User:ANONYMOUS``.
 """
 
 from __future__ import annotations

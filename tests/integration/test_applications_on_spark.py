@@ -54,9 +54,8 @@ def flights() -> list[Part]:
 class Application:
     """A job's input in two parts.
 
-    An application also has its key columns and its numbers of partitions.
-
-    There are several partitions only if no result depends on stream time, because each partition has its own.
+    An application also has its key columns and its numbers of partitions. There are several partitions only if no
+    result depends on stream time, because each partition has its own.
     """
 
     parts: Callable[[], list[Part]]

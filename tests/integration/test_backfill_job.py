@@ -1,8 +1,6 @@
 """Tests of progress and stop of ``jobs/backfill.py``.
 
-The tests run the job as users run it.
-
-A stop leaves the table unchanged.
+The tests run the job as users run it. A stop leaves the table unchanged.
 """
 
 import re

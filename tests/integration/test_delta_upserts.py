@@ -1,8 +1,7 @@
 """Tests of ``upsert``.
 
-A small batch takes few tasks, and each kind of merge gives equal rows.
-
-Batches are DataFrames that the test gives to the writer, as ``foreachBatch`` does. One test uses a query.
+A small batch takes few tasks, and each kind of merge gives equal rows. Batches are DataFrames that the test gives to
+the writer, as ``foreachBatch`` does. One test uses a query.
 """
 
 import math

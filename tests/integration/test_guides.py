@@ -1,9 +1,7 @@
 """Tests of the README and the guides.
 
-Each Python and shell block runs as it stands.
-
-A test creates what its guide takes for granted, such as topics with records. ``documented.NOT_RUN`` names the blocks
-that no test can run.
+Each Python and shell block runs as it stands. A test creates what its guide takes for granted, such as topics with
+records. ``documented.NOT_RUN`` names the blocks that no test can run.
 """
 
 from __future__ import annotations

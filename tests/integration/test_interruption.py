@@ -1,8 +1,6 @@
 """Tests of interrupted micro-batches.
 
-Spark takes their error as a requested end.
-
-All other errors fail the query.
+Spark takes their error as a requested end. All other errors fail the query.
 """
 
 import traceback

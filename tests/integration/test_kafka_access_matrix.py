@@ -1,9 +1,8 @@
 """Access matrix of every Kafka call.
 
-Each call is made in every version, with each kind of identity and ACL.
-
-Requests are made from the definitions of Kafka's messages. ``ways`` is Kafka's documented table ("Operations and
-Resources on Protocols" in its security guide), with the later changes by KIP-848, KIP-966 and KIP-1142.
+Each call is made in every version, with each kind of identity and ACL. Requests are made from the definitions of
+Kafka's messages. ``ways`` is Kafka's documented table ("Operations and Resources on Protocols" in its security guide),
+with the later changes by KIP-848, KIP-966 and KIP-1142.
 """
 
 from __future__ import annotations

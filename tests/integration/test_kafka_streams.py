@@ -1,9 +1,8 @@
 """Tests of random records in the same topologies as Kafka Streams.
 
-The results here and in Kafka Streams must be equal.
-
-``KAFKA_STREAMS_SCRIPTS`` is the number of scripts for each topology, and a quarter of the number of scripts with a
-random topology. A failed script is printed, and repeated with ``KAFKA_STREAMS_SEED``.
+The results here and in Kafka Streams must be equal. ``KAFKA_STREAMS_SCRIPTS`` is the number of scripts for each
+topology, and a quarter of the number of scripts with a random topology. A failed script is printed, and repeated with
+``KAFKA_STREAMS_SEED``.
 """
 
 from __future__ import annotations
@@ -59,9 +58,8 @@ Results = dict[str, list[tuple[str, ...]]]
 class Script:
     """Random records for a topology.
 
-    Each record is a topic, a key, a value and a time ("-" is null).
-
-    Results in ``undefined`` topics have no defined order, and are not compared.
+    Each record is a topic, a key, a value and a time ("-" is null). Results in ``undefined`` topics have no defined
+    order, and are not compared.
     """
 
     name: str

@@ -1,9 +1,7 @@
 """Tests of quotas with real clients and the command line.
 
-The clients are those of Kafka and of millrace.
-
-No listener of these brokers authenticates, so every client is the user ANONYMOUS. Bytes are counted by the broker, over
-the broker's own clock.
+The clients are those of Kafka and of millrace. No listener of these brokers authenticates, so every client is the user
+ANONYMOUS. Bytes are counted by the broker, over the broker's own clock.
 """
 
 from __future__ import annotations

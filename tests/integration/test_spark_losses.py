@@ -1,8 +1,7 @@
 """Tests of lost records in Spark.
 
-An error gives the exact offsets, the reason and the remedy. No records are skipped silently.
-
-The readers are called as Spark calls them; ``test_spark_streaming`` has the same through Spark.
+An error gives the exact offsets, the reason and the remedy. No records are skipped silently. The readers are called as
+Spark calls them; ``test_spark_streaming`` has the same through Spark.
 """
 
 import json

@@ -1,8 +1,7 @@
 """Tests of ``spark.readStream.format("millrace")`` on a real broker.
 
-The tests cover limits, restarts, growth and losses.
-
-``test_spark_reader`` covers each limit and split. Here Spark calls the readers.
+The tests cover limits, restarts, growth and losses. ``test_spark_reader`` covers each limit and split. Here Spark calls
+the readers.
 """
 
 import json

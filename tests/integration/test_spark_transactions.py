@@ -1,8 +1,6 @@
 """Tests of transactions in Spark reads.
 
-By default, Spark reads only committed records.
-
-The reads are batches, streams and direct ingest.
+By default, Spark reads only committed records. The reads are batches, streams and direct ingest.
 """
 
 import uuid

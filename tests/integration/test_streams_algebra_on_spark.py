@@ -1,8 +1,7 @@
 """Tests of operators on Spark.
 
-The stream and the batch give the test driver's results.
-
-The operators are tables, joins, sessions, suppression and processors.
+The stream and the batch give the test driver's results. The operators are tables, joins, sessions, suppression and
+processors.
 """
 
 from __future__ import annotations

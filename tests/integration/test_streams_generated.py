@@ -1,9 +1,8 @@
 """Tests of random topologies on Spark.
 
-The stream, the batch and the test driver give the same results.
-
-Records are out of order in time. Many topologies run as one. A failure names the seed of its topology and script:
-``GENERATED_SEED=<seed>`` with ``GENERATED_TOPOLOGIES=1`` runs that one alone.
+The stream, the batch and the test driver give the same results. Records are out of order in time. Many topologies run
+as one. A failure names the seed of its topology and script: ``GENERATED_SEED=<seed>`` with ``GENERATED_TOPOLOGIES=1``
+runs that one alone.
 """
 
 from __future__ import annotations

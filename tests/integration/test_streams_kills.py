@@ -1,9 +1,7 @@
 """Tests of a topology with two repartitions while processes are killed.
 
-The results equal those without kills.
-
-The driver, an executor, workers and the broker are killed. The job is the users' own. Delta-rs reads the tables, and a
-plain consumer the topic.
+The results equal those without kills. The driver, an executor, workers and the broker are killed. The job is the users'
+own. Delta-rs reads the tables, and a plain consumer the topic.
 """
 
 import json

@@ -1,9 +1,7 @@
 """Tests of state with very many keys.
 
-Memory grows only for the touched keys.
-
-A process works on the state bucket by bucket. Files stand for Spark's state store; all other code is that of the
-workers. With ten million keys, objects in memory would take gigabytes.
+Memory grows only for the touched keys. A process works on the state bucket by bucket. Files stand for Spark's state
+store; all other code is that of the workers. With ten million keys, objects in memory would take gigabytes.
 """
 
 from __future__ import annotations

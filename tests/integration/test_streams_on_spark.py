@@ -1,8 +1,6 @@
 """Tests of topologies on Spark.
 
-The stream, the batch and the test driver give the same rows.
-
-No row is written twice.
+The stream, the batch and the test driver give the same rows. No row is written twice.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Tests of tiered topics with replicas.
 
-Only the leader copies segments.
-
-A new leader continues, and copies outlive their replicas.
+Only the leader copies segments. A new leader continues, and copies outlive their replicas.
 """
 
 from __future__ import annotations

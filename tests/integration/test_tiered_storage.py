@@ -1,8 +1,6 @@
 """Tests of tiered topics on a real broker.
 
-The topics are written, read and expired.
-
-The stores are S3 (moto's server) and a directory.
+The topics are written, read and expired. The stores are S3 (moto's server) and a directory.
 """
 
 from __future__ import annotations

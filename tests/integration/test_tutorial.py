@@ -1,9 +1,8 @@
 """Tests of the tutorial.
 
-Its commands and programs run as they stand, page after page.
-
-Only two lines are left out, which install the environment and start the broker. The test has both already. A program
-that the tutorial kills is a process of its own. The others run in the tests' Spark session.
+Its commands and programs run as they stand, page after page. Only two lines are left out, which install the environment
+and start the broker. The test has both already. A program that the tutorial kills is a process of its own. The others
+run in the tests' Spark session.
 """
 
 from __future__ import annotations

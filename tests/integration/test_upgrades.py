@@ -1,9 +1,7 @@
 """Tests of upgrades.
 
-The data of earlier releases opens unchanged.
-
-The data are topics, groups, transactions, schemas, and checkpoints of Spark queries. The code of the release wrote it
-(``tests/releases/write.py``); it is kept in ``tests/releases``.
+The data of earlier releases opens unchanged. The data are topics, groups, transactions, schemas, and checkpoints of
+Spark queries. The code of the release wrote it (``tests/releases/write.py``); it is kept in ``tests/releases``.
 """
 
 from __future__ import annotations

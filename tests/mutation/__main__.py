@@ -69,12 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tests", nargs="*", default=TESTS, help="tests that judge")
     parser.add_argument("--names", type=Path, help="judge the mutants that this file names, a line each")
     parser.add_argument("--state", type=Path, default=STATE, help="the directory of verdicts and coverage")
-    parser.add_argument(
-        "--controls",
-        type=int,
-        default=20,
-        help="the number of unchanged runs, which show tests that fail by themselves",
-    )
+    parser.add_argument("--controls", type=int, default=20, help="unchanged runs, to see tests that fail by themselves")
     parser.add_argument("--fresh", action="store_true", help="take over no kills of earlier runs")
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args(arguments)

@@ -1,11 +1,10 @@
 """The judge of mutants.
 
-The judge is a pytest session that forks a process for each mutant.
-
-The session loads the tests once. A forked process gives the mutated function its new code and runs the tests that cover
-the changed lines, until one fails. Tests that killed other mutants come first, and then the fastest. Coverage is
-recorded before that, in forked processes too, so that the parent has no threads. Hypothesis draws from fixed seeds and
-does not shrink, so that a verdict is the same each time.
+The judge is a pytest session that forks a process for each mutant. The session loads the tests once. A forked process
+gives the mutated function its new code and runs the tests that cover the changed lines, until one fails. Tests that
+killed other mutants come first, and then the fastest. Coverage is recorded before that, in forked processes too, so
+that the parent has no threads. Hypothesis draws from fixed seeds and does not shrink, so that a verdict is the same
+each time.
 """
 
 from __future__ import annotations

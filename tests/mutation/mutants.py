@@ -1,10 +1,8 @@
 """Mutants, which are small changes to a module's functions.
 
-A test should notice each of them.
-
-Only the bodies of functions are changed, because a mutant replaces the code of live functions. The process that is
-forked for each mutant has all modules and tests loaded already. Texts, log calls, assertions (also
-``zip(strict=True)``), the messages of errors, ``__repr__`` and ``__str__`` are not changed.
+A test should notice each of them. Only the bodies of functions are changed, because a mutant replaces the code of live
+functions. The process that is forked for each mutant has all modules and tests loaded already. Texts, log calls,
+assertions (also ``zip(strict=True)``), the messages of errors, ``__repr__`` and ``__str__`` are not changed.
 """
 
 from __future__ import annotations

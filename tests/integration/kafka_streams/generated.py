@@ -1,10 +1,9 @@
 """Random topologies as programs for millrace and Kafka Streams.
 
-A program builds the same topology here and in Kafka Streams (``GeneratedTopology.java``).
-
-A line of a program is the name of an operator, the numbers of its inputs, and its other numbers. It adds a stream, a
-table, or a table of windows. The results of each are written to a topic such as ``table-0``. Keys are strings and
-values are whole numbers, so that any operator can follow any other.
+A program builds the same topology here and in Kafka Streams (``GeneratedTopology.java``). A line of a program is the
+name of an operator, the numbers of its inputs, and its other numbers. It adds a stream, a table, or a table of windows.
+The results of each are written to a topic such as ``table-0``. Keys are strings and values are whole numbers, so that
+any operator can follow any other.
 
 No program has what differs by design (docs/streams/semantics.md) or by chance:
 
@@ -186,10 +185,9 @@ def _stored(is_stored: int, store: str) -> dict[str, str]:
 class Operator:
     """An operator with the kinds of its inputs and its result.
 
-    An operator also has a method, and the possible numbers after the inputs.
-
-    ``store`` tells whether the method takes a store's name. ``looks_up`` are the inputs whose rows are looked up.
-    ``moves`` is the number of repartitions apart from those of streams with new keys.
+    An operator also has a method, and the possible numbers after the inputs. ``store`` tells whether the method takes a
+    store's name. ``looks_up`` are the inputs whose rows are looked up. ``moves`` is the number of repartitions apart
+    from those of streams with new keys.
     """
 
     inputs: tuple[Kind, ...]

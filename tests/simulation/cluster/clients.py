@@ -1,9 +1,8 @@
 """Common parts of the simulated clients.
 
-These are leader and coordinator lookup, retries and reads.
-
-Clients speak the protocol themselves, not through ``millrace.clients``, whose threads use real time. Their actions and
-results go into a history (``tests/histories``), whose checker judges it at the end.
+These are leader and coordinator lookup, retries and reads. Clients speak the protocol themselves, not through
+``millrace.clients``, whose threads use real time. Their actions and results go into a history (``tests/histories``),
+whose checker judges it at the end.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Simulated members of a KIP-848 consumer group.
 
-A check shows that a partition has one owner at a time.
-
-A member owns a partition from the answer that assigns it until the member has given it up, or has lost its membership.
-While a member is in its session, no other member gets its partitions. Members of a coordinator that has been replaced
-are no exception: what that coordinator answers does not extend their sessions.
+A check shows that a partition has one owner at a time. A member owns a partition from the answer that assigns it until
+the member has given it up, or has lost its membership. While a member is in its session, no other member gets its
+partitions. Members of a coordinator that has been replaced are no exception: what that coordinator answers does not
+extend their sessions.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """ZooKeeper in a simulation.
 
-The embedded store takes its place, behind unreliable links.
-
-A session lives as long as the server hears its process. When a session expires at the server, its owner learns that
-only after it reaches the server again. Until then the owner continues with outdated state, against which fencing
-protects. While the link is cut, calls fail with ``ConnectionLossError``. A call whose answer is lost has been carried
-out all the same.
+The embedded store takes its place, behind unreliable links. A session lives as long as the server hears its process.
+When a session expires at the server, its owner learns that only after it reaches the server again. Until then the owner
+continues with outdated state, against which fencing protects. While the link is cut, calls fail with
+``ConnectionLossError``. A call whose answer is lost has been carried out all the same.
 """
 
 from __future__ import annotations

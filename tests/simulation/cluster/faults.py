@@ -1,9 +1,8 @@
 """Faults of a simulated cluster, drawn by the seed.
 
-The faults concern machines, links, clocks and ZooKeeper.
-
-Several faults may be active at a time. Each begins at a random moment and ends after a while. Kills also come in the
-middle of a write to the disk. When the time is over, all faults are repaired.
+The faults concern machines, links, clocks and ZooKeeper. Several faults may be active at a time. Each begins at a
+random moment and ends after a while. Kills also come in the middle of a write to the disk. When the time is over, all
+faults are repaired.
 """
 
 from __future__ import annotations

@@ -55,9 +55,7 @@ class _Committed:
 class _Seen:
     """The last observed state of a replica.
 
-    The state is that of one run of the replica's broker.
-
-    ``checked_to`` is the end of the compared bytes.
+    The state is that of one run of the replica's broker. ``checked_to`` is the end of the compared bytes.
     """
 
     process: str

@@ -1,9 +1,8 @@
 """Simulated clients that use Kafka's calls.
 
-They are the producers of ``producers`` and the member of ``groups``.
-
-They go through ``millrace_broker.kafka_api``, in versions that the seed draws. A producer with a transactional id has
-either protocol: TV1 keeps its epoch over transactions, TV2 raises it at each end and adds partitions implicitly.
+They are the producers of ``producers`` and the member of ``groups``. They go through ``millrace_broker.kafka_api``, in
+versions that the seed draws. A producer with a transactional id has either protocol: TV1 keeps its epoch over
+transactions, TV2 raises it at each end and adds partitions implicitly.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """A machine of a simulated cluster.
 
-A machine has a disk, a skewed clock and a broker.
-
-The broker can be started, killed and paused.
+A machine has a disk, a skewed clock and a broker. The broker can be started, killed and paused.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """The network of a simulated cluster.
 
-Calls have delay, loss and reordering, and links can be cut.
-
-A call is a request and an answer. Each is a message of bytes with a delay of its own, so calls overtake each other. A
-message that is lost or meets a cut link gives no notice. The caller detects after a while that the connection broke, or
-waits until its timeout. A held message still arrives, but late. By then its sender may have stopped waiting or have
-been replaced. Calls to a dead process are refused at once, as by a host without a listener.
+Calls have delay, loss and reordering, and links can be cut. A call is a request and an answer. Each is a message of
+bytes with a delay of its own, so calls overtake each other. A message that is lost or meets a cut link gives no notice.
+The caller detects after a while that the connection broke, or waits until its timeout. A held message still arrives,
+but late. By then its sender may have stopped waiting or have been replaced. Calls to a dead process are refused at
+once, as by a host without a listener.
 
 A connection between brokers without calls is reset when the process at its other end dies, or its host begins to refuse
 connections. If the link is cut then, the reset arrives once the link is repaired. A paused process keeps its

@@ -1,10 +1,8 @@
 """Planted faults for the test of the simulator.
 
-Each fault removes one rule from the broker, and the simulator must notice.
-
-``PLANTED`` has their names, the violations by which each is noticed, and the seed that found each last. A search begins
-with that seed. It tries all others if a change of the broker has made that seed pass. ``plant`` applies a fault during
-a run.
+Each fault removes one rule from the broker, and the simulator must notice. ``PLANTED`` has their names, the violations
+by which each is noticed, and the seed that found each last. A search begins with that seed. It tries all others if a
+change of the broker has made that seed pass. ``plant`` applies a fault during a run.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """A simulated cluster in which a test decides the events.
 
-All invariants must hold.
-
-A test overrides ``Scenario.play``, and calls ``run``.
+All invariants must hold. A test overrides ``Scenario.play``, and calls ``run``.
 """
 
 from __future__ import annotations

@@ -57,10 +57,9 @@ class ViolationError(AssertionError):
 class Plan:
     """The first draws of a seed.
 
-    These are the cluster's size, the duration of faults, and the ends of brokers.
-
-    ``limits`` are broker options that leave calls little room. A third of the clusters has them. There, consumers wait
-    for ``fetch_min_bytes``, so that their calls are parked.
+    These are the cluster's size, the duration of faults, and the ends of brokers. ``limits`` are broker options that
+    leave calls little room. A third of the clusters has them. There, consumers wait for ``fetch_min_bytes``, so that
+    their calls are parked.
     """
 
     brokers: int

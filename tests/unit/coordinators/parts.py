@@ -42,9 +42,7 @@ class Parts:
 class LateReplicas:
     """A replica that waits for followers although it has none.
 
-    These followers are late until ``are_late`` is false.
-
-    Calls to coordinators wait for 0.05 s.
+    These followers are late until ``are_late`` is false. Calls to coordinators wait for 0.05 s.
     """
 
     def __init__(self, patched: pytest.MonkeyPatch, replica: HostedReplica | None) -> None:

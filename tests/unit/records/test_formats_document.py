@@ -1,8 +1,6 @@
 """Test of ``docs/formats.md``.
 
-The document suffices to read a batch.
-
-The reader uses nothing of millrace.
+The document suffices to read a batch. The reader uses nothing of millrace.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Test of import circles.
 
-Modules must not import each other, also not for types only.
-
-The import contract about circles compares the modules of one folder. This test also sees a module that imports the
-package to which it belongs.
+Modules must not import each other, also not for types only. The import contract about circles compares the modules of
+one folder. This test also sees a module that imports the package to which it belongs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Tests of random topologies over topics of several partitions.
 
-The updates of each key are the same as with one partition.
-
-Records go through the workers' stages as on Spark, stage by stage and micro-batch by micro-batch. A sequence column
-gives their order. Operators that depend on stream time are excluded, because each partition has its own.
+The updates of each key are the same as with one partition. Records go through the workers' stages as on Spark, stage by
+stage and micro-batch by micro-batch. A sequence column gives their order. Operators that depend on stream time are
+excluded, because each partition has its own.
 """
 
 from __future__ import annotations

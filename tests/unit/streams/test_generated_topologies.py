@@ -1,8 +1,7 @@
 """Tests of random topologies.
 
-Batches of any size give the results of single records.
-
-These tests use the test driver; ``integration/test_streams_generated.py`` has the same tests on Spark.
+Batches of any size give the results of single records. These tests use the test driver;
+``integration/test_streams_generated.py`` has the same tests on Spark.
 """
 
 from __future__ import annotations

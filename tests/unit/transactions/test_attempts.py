@@ -1,8 +1,6 @@
 """Tests of attempts to commit several producers.
 
-One attempt commits, and earlier ones are fenced.
-
-An unknown attempt is refused.
+One attempt commits, and earlier ones are fenced. An unknown attempt is refused.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Test of ``docs/formats.md``.
 
-The document suffices to read a stopped broker's metadata.
-
-The reader imports nothing of millrace.
+The document suffices to read a stopped broker's metadata. The reader imports nothing of millrace.
 """
 
 from __future__ import annotations

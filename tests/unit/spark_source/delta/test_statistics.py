@@ -1,8 +1,6 @@
 """Tests of column statistics.
 
-A bound holds for every value, or is absent.
-
-Readers would skip rows because of a wrong bound.
+A bound holds for every value, or is absent. Readers would skip rows because of a wrong bound.
 """
 
 import json

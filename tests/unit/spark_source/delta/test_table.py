@@ -1,8 +1,6 @@
 """Tests of commits to a Delta table.
 
-The table contains each batch once, whoever commits it and how often.
-
-A batch that the table cannot take is refused.
+The table contains each batch once, whoever commits it and how often. A batch that the table cannot take is refused.
 """
 
 import json

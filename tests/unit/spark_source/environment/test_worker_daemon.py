@@ -1,8 +1,6 @@
 """Tests of the worker daemon.
 
-All workers start ready.
-
-A worker ends silently when Spark closes its connection, and reports any other failure.
+All workers start ready. A worker ends silently when Spark closes its connection, and reports any other failure.
 """
 
 import socket

@@ -1,8 +1,6 @@
 """Tests of bounds.
 
-A value within the bounds can match, and one outside cannot.
-
-Limits are those of the matching values.
+A value within the bounds can match, and one outside cannot. Limits are those of the matching values.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Tests of admission.
 
-A limited micro-batch shares its records and bytes fairly.
-
-Records are shared exactly, and bytes as exactly as the index allows.
+A limited micro-batch shares its records and bytes fairly. Records are shared exactly, and bytes as exactly as the index
+allows.
 """
 
 from itertools import pairwise
