@@ -1,4 +1,4 @@
-"""Tests of the countable part of the prose rule (CONTRIBUTING.md): the length and the openings of sentences."""
+"""Tests of the countable part of the prose rule (CONTRIBUTING.md)."""
 
 from __future__ import annotations
 
