@@ -1,6 +1,6 @@
 """Command that compares an old and a new commit of Millrace.
 
-Usage: ``python -m benchmarks.compare --old COMMIT`` measures both commits in turn, and reports the rows that fell.
+``python -m benchmarks.compare --old COMMIT`` measures both commits in turn, and reports the rows that fell.
 
 A row fell when the 95 % interval of nine pairs' ratios lies below 0.97 (benchmarks/README.md).
 """
@@ -65,7 +65,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.compare",
-        description=(__doc__ or "").partition(": ")[2],
+        description=__doc__,
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
