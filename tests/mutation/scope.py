@@ -66,6 +66,7 @@ EDGES = frozenset(
         "broker/millrace_broker/controller/statistics.py",
         "broker/millrace_broker/controller/store.py",
         "broker/millrace_broker/controller/tool_requests.py",
+        "broker/millrace_broker/groups/consumer_calls.py",
         "broker/millrace_broker/groups/coordinator.py",
         "broker/millrace_broker/groups/shard.py",
         "broker/millrace_broker/groups/timers.py",
