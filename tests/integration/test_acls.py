@@ -32,6 +32,7 @@ from millrace.cli.main import main
 from millrace.clients import Admin, Consumer, Producer
 from millrace.config.broker import BrokerConfig
 from millrace.coordination.zookeeper import ZooKeeperStore
+from millrace.kafka_protocol.calls.metadata import MetadataRequest, MetadataRequestTopic
 from millrace_broker.security import AclStore
 from millrace_broker.testing import EmbeddedBroker
 
@@ -182,6 +183,33 @@ def test_paths_of_segments_are_given_to_nobody_unless_direct_reads_are_enabled(
             direct.let(acl(WRITE, "orders"))
             with pytest.raises(errors.TopicAuthorizationError):
                 other.locate_range("orders", 0, 0)
+
+
+@pytest.mark.parametrize("may_create", [False, True])
+def test_a_topic_deleted_during_a_metadata_request_is_created_again_only_with_the_right_to_create(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, may_create: bool
+) -> None:
+    options = {**AUTHORIZER, "auto.create.topics.enable": "true"}
+    with Secured(tmp_path / "data", options=options) as secured, KafkaWire(secured) as wire:
+        create = acl(AclOperation.CREATE, CLUSTER_NAME, ResourceType.CLUSTER)
+        secured.let(create, acl(DESCRIBE, "orders"))
+        with Admin(secured.bootstrap_servers) as admin:
+            admin.create_topic("orders", partitions=1)
+        secured.let(acl(DESCRIBE, "orders"), *((create,) if may_create else ()))
+        broker = secured.server.broker
+        find = broker.partitions.find_topic
+
+        async def delete_first(name: str) -> Any:
+            if name in broker.catalog.topics:
+                deleted = await broker.executors.administer(broker.changes.delete, name)
+                assert await broker.member.topics.gone(deleted, 30_000)
+            return await find(name)
+
+        monkeypatch.setattr(broker.partitions, "find_topic", delete_first)
+        request = MetadataRequest(topics=(MetadataRequestTopic(name="orders"),), allow_auto_topic_creation=True)
+        (topic,) = wire.call(request, 9).topics
+        assert topic.error_code == (0 if may_create else errors.TopicAuthorizationError.code)
+        assert ("orders" in broker.catalog.topics) == may_create
 
 
 def test_without_an_authorizer_there_are_no_acls(module_broker: EmbeddedBroker) -> None:

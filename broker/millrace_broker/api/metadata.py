@@ -9,18 +9,19 @@ from typing import Final
 
 import pyarrow as pa
 
+from millrace.acls import AclOperation, ResourceType
 from millrace.config.topic import KafkaValueFormat
 from millrace.coordinator_records import INTERNAL_TOPICS
 from millrace.errors import ListenerNotFoundError, MillraceError, TopicExistsError, UnknownTopicOrPartitionError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.schemas import deserialize_schema, serialize_schema
+from millrace_broker.api.common.access import Need, access_for
 from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.metadata import PartitionInfo, TopicInfo, TopicSpec, topic_rules
 from millrace_broker.metadata.topics import LEADER_NONE
-from millrace_broker.quotas import Usage
 from millrace_broker.runtime.turns import Turns
 
 _CREATION_WAIT_MS: Final = 5_000
@@ -48,7 +49,7 @@ async def handle(broker: Broker, request: pb.MetadataRequest, context: RequestCo
             continue  # deleted meanwhile, and not to be created again
         topic = response.topics.add(name=name)
         try:
-            info = await _find(broker, name, context.usage, may_create=request.allow_auto_topic_creation)
+            info = await _find(broker, name, context, may_create=request.allow_auto_topic_creation)
             _describe(topic, info, include_schema=request.include_schemas)
             if unreachable:
                 _hide_leaders(topic, unreachable, context.listener_name)
@@ -57,7 +58,7 @@ async def handle(broker: Broker, request: pb.MetadataRequest, context: RequestCo
     return response
 
 
-async def _find(broker: Broker, name: str, usage: Usage | None, *, may_create: bool) -> TopicInfo:
+async def _find(broker: Broker, name: str, context: RequestContext, *, may_create: bool) -> TopicInfo:
     if name not in broker.catalog.topics:
         topic_rules.check_topic_name(name)
     try:
@@ -65,6 +66,8 @@ async def _find(broker: Broker, name: str, usage: Usage | None, *, may_create: b
     except UnknownTopicOrPartitionError:
         if not (may_create and broker.config.auto_create_topics_enable) or name in INTERNAL_TOPICS:
             raise
+    _check_creation(broker, name, context)
+    usage = context.usage
     if usage is not None:
         usage.check_mutation()
     with contextlib.suppress(TopicExistsError):  # another call created it first
@@ -73,6 +76,19 @@ async def _find(broker: Broker, name: str, usage: Usage | None, *, may_create: b
             usage.mutated(len(created.partitions))
     await broker.member.topics.led([name], _CREATION_WAIT_MS)
     return broker.partitions.topic(name)
+
+
+def _check_creation(broker: Broker, name: str, context: RequestContext) -> None:
+    """Raise ``TopicAuthorizationError`` if the client may not create the topic.
+
+    The call's rule has checked only topics that were missing then. Other topics may have been deleted since.
+    """
+    access = access_for(broker, context)
+    need = Need(AclOperation.CREATE, ResourceType.TOPIC, name)
+    if access is not None and not any(
+        access.would_allow(each) for each in (need, Need(AclOperation.CREATE, ResourceType.CLUSTER))
+    ):
+        access.check(need)
 
 
 def _describe(topic: pb.Topic, info: TopicInfo, *, include_schema: bool) -> None:
