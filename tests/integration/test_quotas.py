@@ -27,6 +27,7 @@ from millrace.kafka_protocol.calls.alter_client_quotas import (
 )
 from millrace.kafka_protocol.calls.create_topics import CreatableTopic, CreateTopicsRequest
 from millrace.kafka_protocol.calls.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
+from millrace.kafka_protocol.calls.fetch import FetchPartition, FetchRequest, FetchTopic
 from millrace.kafka_protocol.calls.metadata import MetadataRequest, MetadataRequestTopic
 from millrace.quotas import QuotaEntity
 from millrace_broker.quotas import QuotaUse
@@ -35,7 +36,7 @@ from millrace_broker.testing import EmbeddedBroker
 from .consumer_groups import QUICK_GROUPS
 from .documented import Reader
 from .kafka_clients import create_topic, producer, read, send
-from .kafka_wire import KafkaWire
+from .kafka_wire import KafkaWire, written
 from .waiting import STALL_S, Stall
 
 MIB = 2**20
@@ -191,6 +192,55 @@ def test_another_client_is_not_delayed(broker: EmbeddedBroker, topic: str, limit
     send(other, topic, [{"value": RECORD}] * 10)
     assert len(limited) == 1  # still muted
     limited.purge()
+
+
+# --- new connections ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fetch(broker: EmbeddedBroker, topic: str) -> FetchRequest:
+    """Return a request for the records of the test's topic, which has a megabyte."""
+    create_topic(broker, topic)
+    send(producer(broker), topic, [{"value": RECORD}] * 16)
+    partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=MIB)
+    topics = (FetchTopic(topic=topic, partitions=(partition,)),)
+    return FetchRequest(replica_id=-1, max_wait_ms=10, min_bytes=1, max_bytes=MIB, isolation_level=0, topics=topics)
+
+
+def fetched(wire: KafkaWire) -> Any:
+    return wire.receive(FetchRequest.API_KEY, 4)[1]
+
+
+def test_fetches_are_held_to_their_rate_if_each_has_a_new_connection(
+    broker: EmbeddedBroker, limit: Callable[..., str], fetch: FetchRequest
+) -> None:
+    data = written(fetch, 4, client_id=limit(consumer_byte_rate=RATE))
+    began, received = time.monotonic(), 0
+    while time.monotonic() - began < 3.0:
+        with KafkaWire(broker) as wire:
+            wire.sock.sendall(data)
+            received += (size := len(fetched(wire).responses[0].partitions[0].records))
+    check_rate(received - size, began, time.monotonic())  # nobody has waited for the last one
+    assert received > 0.9 * RATE * (time.monotonic() - began) - MIB
+
+
+def test_a_call_waits_for_the_debt_of_other_connections(
+    broker: EmbeddedBroker, limit: Callable[..., str], fetch: FetchRequest
+) -> None:
+    data = written(fetch, 4, client_id=limit(consumer_byte_rate=1))
+    with KafkaWire(broker) as first, KafkaWire(broker) as second:
+        first.sock.sendall(data)
+        assert fetched(first).throttle_time_ms == 300_000  # a longer debt is forgotten
+        for position in range(0, 40, 8):  # the client id arrives in parts
+            second.sock.sendall(data[position : position + 8])
+            time.sleep(0.05)
+        second.sock.sendall(data[40:])
+        second.sock.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            second.sock.recv(1)
+        limit(consumer_byte_rate=100_000_000)
+        second.sock.settimeout(STALL_S)
+        assert fetched(second).throttle_time_ms == 0
 
 
 # --- time, mutations, connections --------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ Invariants
 - A request is answered exactly once, unless the connection is lost, which cancels the handler. Both leases and the
   place among the requests in progress are given back either way. The response's lease ends once the kernel has it.
 - A handler runs at once in the event loop up to its first wait. Only a handler that waits gets a task (``small_work``).
-- A muted connection has answered all that it has parsed, and parses nothing until its client's quotas allow it.
+- A muted connection serves and parses nothing until its client's quotas allow it, whatever connection used them up.
 - While a request is in progress, later requests are not parsed, and not received beyond one buffer. Responses
   therefore have the order of their requests.
 """
@@ -196,7 +196,8 @@ class Connection(asyncio.BufferedProtocol):
             return self._hello(head, data[start:end]) if len(data) >= end else 0
         if self._sasl is not None and not is_authenticating and head.api_key != ApiKey.API_VERSIONS:
             self._sasl.check()
-        if is_early and len(data) < end:
+        wants_client_id = self._broker.client_quotas.is_active and not frames.has_client_id(data[start:])
+        if (is_early or wants_client_id) and len(data) < end:
             return 0  # a client without a password must not keep a place
         if not (self._is_counted or is_authenticating):  # a Kafka client, which has no greeting
             if head.api_key >= frames.OWN_KEYS_MIN:
@@ -230,12 +231,11 @@ class Connection(asyncio.BufferedProtocol):
         self._listener.count(self, is_broker=self._handling.is_exempt)
         self._is_counted = True
 
-    def _begin(self, request: Request, part: memoryview) -> None:
+    def _begin(self, request: Request, part: memoryview, *, has_waited: bool = False) -> None:
         """Admit a request. Serve it if ``part`` is its whole content, else receive the rest."""
         self._request = request
-        quotas = self._broker.client_quotas
-        if self._is_own and quotas.is_active and self._handling.must_wait(request.call.name, request.head):
-            # A client of millrace sends any call on any of its connections. So calls wait that use the quota.
+        is_limited = self._broker.client_quotas.is_active and not has_waited
+        if is_limited and self._handling.must_wait(request.call.name, request.head, part, is_own=self._is_own):
             self._mute(self._handling.wait_s, partial(self._begin_later, request, bytes(part)))
             return
         call_class = class_of(request.call.name, is_broker=self._handling.is_exempt)
@@ -391,14 +391,14 @@ class Connection(asyncio.BufferedProtocol):
         """Read nothing while the client's quotas want it to wait (KIP-219)."""
         self._enter(State.MUTED)
         self._stop_reading()
-        self._quota_wait.start(left_s, go_on)
+        self._quota_wait.start(self._transport, left_s, go_on)
 
     def _unmute(self) -> None:
         self._enter(State.IDLE)
         self._go_on()
 
     def _begin_later(self, request: Request, held: bytes) -> None:
-        self._begin(request, memoryview(held))
+        self._begin(request, memoryview(held), has_waited=not self._is_own)
         self._proceed()
 
     def _end_call(self) -> None:

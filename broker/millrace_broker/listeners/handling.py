@@ -101,15 +101,24 @@ class Handling:
         claims = hello.client_software_name == BROKER_SOFTWARE_NAME
         self.is_exempt = claims and access.believes_broker(self.principal)
 
-    def must_wait(self, call: str, head: Head) -> bool:
-        """Return whether the next call of a client of millrace has to wait for its quotas, for ``wait_s``."""
-        if self.is_exempt:
+    def must_wait(self, call: str, head: Head, part: Buffer, *, is_own: bool) -> bool:
+        """Return whether the next call has to wait for its client's quotas, for ``wait_s``.
+
+        ``part`` begins with the client id. A call of millrace waits until the client has no debt. A call of Kafka waits
+        for the debt at its arrival, so that clients that share a quota take turns.
+        """
+        if self.is_exempt or (self.sasl is not None and self.sasl.principal is None):
             return False
-        usage = self._broker.client_quotas.usage(self.principal.name, self.client_id, head.rest_bytes)
-        if usage is None or usage.wait_s(call) <= 0:
+        client_id = None
+        with contextlib.suppress(InvalidRequestError):  # the handler reports it
+            client_id, _ = read_client_id(part)
+        user, client_id = self.principal.name, self.client_id if client_id is None else client_id
+        usage = self._broker.client_quotas.usage(user, client_id, head.rest_bytes)
+        if usage is None:
             return False
-        self.wait_s = partial(usage.wait_s, call)
-        return True
+        usage.hold(call)
+        self.wait_s = partial(usage.wait_s, call) if is_own else usage.left_s
+        return self.wait_s() > 0
 
     def start(self, wire_call: WireCall, head: Head, content: Buffer, admitted: AdmittedCall) -> Ended | None:
         """Handle a request, in ``variables``. Return its end; None if the handler waits.

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from millrace_broker.network.sockets import has_hung_up
+
 _LOOKED_AGAIN_S: Final = 1.0
 """Interval in which a wait looks whether it is over, because a raised quota shortens the wait."""
 
@@ -17,14 +19,16 @@ class QuotaWait:
         self._loop: Final = loop
         self._timer: asyncio.TimerHandle | None = None
 
-    def start(self, left_s: Callable[[], float], go_on: Callable[[], None]) -> None:
-        """Call ``go_on`` once ``left_s`` returns no more seconds."""
-        wait_s = left_s()
-        if wait_s > 0:
-            self._timer = self._loop.call_later(min(wait_s, _LOOKED_AGAIN_S), self.start, left_s, go_on)
-            return
+    def start(self, transport: asyncio.Transport, left_s: Callable[[], float], go_on: Callable[[], None]) -> None:
+        """Call ``go_on`` once ``left_s`` returns no more seconds. Abort the transport if its peer does not wait."""
         self._timer = None
-        go_on()
+        wait_s = left_s()
+        if has_hung_up(transport.get_extra_info("socket")):  # the transport does not read, and so cannot see it
+            transport.abort()
+        elif wait_s > 0:
+            self._timer = self._loop.call_later(min(wait_s, _LOOKED_AGAIN_S), self.start, transport, left_s, go_on)
+        else:
+            go_on()
 
     def cancel(self) -> None:
         """End the wait, because its connection is lost."""

@@ -6,6 +6,7 @@ They enable keep-alive, recognise this host's addresses, and prove that no proce
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 from typing import Final
 
@@ -25,6 +26,15 @@ def keep_alive(sock: socket.socket) -> None:
     ):
         if hasattr(socket, option):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+def has_hung_up(sock: socket.socket) -> bool:
+    """Return whether the peer has closed its side, even if bytes wait to be read."""
+    if sock.fileno() < 0:
+        return True
+    poll = select.poll()
+    poll.register(sock, getattr(select, "POLLRDHUP", 0))  # POLLHUP and POLLERR are always reported
+    return bool(poll.poll(0))
 
 
 def is_own_address(host: str) -> bool:

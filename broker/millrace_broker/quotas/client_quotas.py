@@ -7,6 +7,7 @@ is separate from admission, which bounds the broker's own resources for all clie
 Invariants
 
 - A call is counted once, after its work. Its client is throttled until the debt of the quotas it used is paid.
+- A call that begins during a debt waits, on whatever connection, so that a new connection does not end a throttle.
 - All clients that share a quota (``quota_table``) share one bucket.
 - A full bucket is equal to a new one. Full buckets may therefore be removed, which bounds their number.
 - Without any quota, the only cost of a call is that the listener reads ``is_active`` once.
@@ -45,6 +46,8 @@ _BUDGETS_MAX: Final = 10_000
 _RATE_S: Final = 10.0
 """Time constant of the measured rates."""
 _PERCENT: Final = 100.0
+_BYTES_DEBT_S_MAX: Final = 300.0
+"""Longest debt of bytes. A longer one is forgotten, because a wait of hours looks like a broken broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +192,17 @@ class Usage:
             self._slowest.throttled_s += self.throttle_s
         return math.ceil(self.throttle_s * 1000)
 
+    def hold(self, call: str) -> None:
+        """Let ``left_s`` be the wait of a new call for the present debt, which later calls do not prolong.
+
+        Mutations do not wait. They are refused, or throttle their client after the call.
+        """
+        now = self._monotonic()
+        used = [self._budgets[key] for key in (REQUEST_PERCENTAGE, *_keys_of(call)) if key in self._budgets]
+        waits = [(budget.bucket.debt_s(now), budget) for budget in used if call not in _EXEMPT_CALLS]
+        wait_s, self._slowest = max(waits, key=lambda each: each[0], default=(0.0, None))
+        self._until = now + wait_s
+
     def left_s(self) -> float:
         """Return the seconds for which the client is still throttled. A raised quota makes it shorter."""
         if self._slowest is None:
@@ -269,8 +283,9 @@ class ClientQuotas:
         if key == REQUEST_PERCENTAGE:  # as in Kafka, no call is throttled for more than a window because of its time
             unit = 1 / _PERCENT
             return _Budget(limit, unit, TokenBucket(limit.rate * unit, self._window_s, now, self._window_s), now)
-        burst_s = self._mutation_burst_s if key == CONTROLLER_MUTATION_RATE else self._window_s
-        return _Budget(limit, 1.0, TokenBucket(limit.rate, burst_s, now), now)
+        if key == CONTROLLER_MUTATION_RATE:
+            return _Budget(limit, 1.0, TokenBucket(limit.rate, self._mutation_burst_s, now), now)
+        return _Budget(limit, 1.0, TokenBucket(limit.rate, self._window_s, now, _BYTES_DEBT_S_MAX), now)
 
     def _forget_full(self, now: float) -> None:
         self._clients.clear()

@@ -189,6 +189,11 @@ def read_client_id(rest: bytes | bytearray | memoryview) -> tuple[str | None, in
     return str(rest[_CLIENT_ID.size : position], "utf-8", "replace"), position
 
 
+def has_client_id(rest: bytes | bytearray | memoryview) -> bool:
+    """Return whether the whole client id has arrived, which follows the ``Head`` of a request."""
+    return len(rest) >= _CLIENT_ID.size and len(rest) >= _CLIENT_ID.size + _CLIENT_ID.unpack_from(rest)[0]
+
+
 def read_rest(rest: bytes | bytearray | memoryview, position: int) -> tuple[int, memoryview]:
     """Read the part of a request of millrace after its client id: (deadline in ms, message).
 

@@ -57,7 +57,7 @@ def call(quotas: ClientQuotas, name: str, size_bytes: int, user: str = "alice", 
 @settings(max_examples=50)
 @given(
     st.sampled_from(CALLS),
-    st.floats(10_000, 100 * MIB),
+    st.floats(30_000, 100 * MIB),  # so that no debt is longer than the longest
     st.lists(st.integers(1, MIB), min_size=1, max_size=5),
     st.integers(1, 8),
 )
@@ -116,11 +116,11 @@ def test_calls_without_records_use_no_bytes() -> None:
 
 def test_a_raised_quota_ends_the_wait_of_a_client_earlier() -> None:
     clock = VirtualClock()
-    quotas = quotas_of(clock, {"user": {"producer_byte_rate": 1.0}})
-    usage = quotas.usage("alice", "", 1_000_001)
+    quotas = quotas_of(clock, {"user": {"producer_byte_rate": 1000.0}})
+    usage = quotas.usage("alice", "", 201_000)
     assert usage is not None
-    assert usage.settle("Produce", 0) == 1_000_000_000
-    quotas.take(table_of({"user": {"producer_byte_rate": 1_000_000.0}}))
+    assert usage.settle("Produce", 0) == 200_000
+    quotas.take(table_of({"user": {"producer_byte_rate": 200_000.0}}))
     assert usage.left_s() == pytest.approx(1.0)
     clock.now += 1.0
     assert usage.left_s() == pytest.approx(0.0)
@@ -136,14 +136,37 @@ def test_a_removed_quota_no_longer_counts() -> None:
 
 
 def test_a_removed_quota_ends_the_wait_of_its_clients() -> None:
-    quotas = quotas_of(VirtualClock(), {"user": {"producer_byte_rate": 1.0}})
-    usage = quotas.usage("alice", "", 1_000_001)
+    quotas = quotas_of(VirtualClock(), {"user": {"producer_byte_rate": 1000.0}})
+    usage = quotas.usage("alice", "", 201_000)
     assert usage is not None
     usage.settle("Produce", 0)
-    assert usage.left_s() == 1_000_000
+    assert usage.left_s() == 200
     quotas.take(table_of({}))
     assert usage.left_s() == 0.0
     assert usage.wait_s("Produce") == 0.0
+
+
+def test_a_debt_of_bytes_ends_after_five_minutes() -> None:
+    clock = VirtualClock()
+    quotas = quotas_of(clock, {"user": {"producer_byte_rate": 1.0, "consumer_byte_rate": 1.0}})
+    assert [call(quotas, name, MIB) for name in CALLS] == [300.0, 300.0]
+    clock.now += 300.0
+    assert call(quotas, "Produce", 0) == 0.0
+
+
+def test_a_held_call_waits_for_the_debt_at_its_arrival_and_for_no_later_one() -> None:
+    clock = VirtualClock()
+    quotas = quotas_of(clock, {"user": {"producer_byte_rate": 1000.0, "controller_mutation_rate": 1.0}})
+    call(quotas, "Produce", 3000)
+    usage = quotas.usage("alice", "", 10)
+    assert usage is not None
+    usage.hold("Metadata")
+    assert usage.left_s() == 0.0
+    usage.hold("Produce")
+    assert usage.left_s() == 2.0
+    call(quotas, "Produce", 5000)
+    clock.now += 2.0
+    assert usage.left_s() == 0.0
 
 
 def test_mutations_have_the_burst_of_all_windows_and_are_refused_to_clients_that_know_the_error() -> None:

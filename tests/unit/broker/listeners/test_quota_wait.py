@@ -1,0 +1,64 @@
+"""Tests of the wait of a connection for the quotas of its client."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any, cast
+
+import pytest
+
+from millrace_broker.listeners import quota_wait
+from millrace_broker.listeners.quota_wait import QuotaWait
+
+
+class Transport:
+    """The part of a transport that a wait uses."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self.is_aborted = asyncio.Event()
+
+    def get_extra_info(self, name: str) -> Any:
+        assert name == "socket"
+        return self._sock
+
+    def abort(self) -> None:
+        self.is_aborted.set()
+
+
+def test_a_wait_ends_when_nothing_is_left() -> None:
+    async def scenario() -> None:
+        ended = asyncio.Event()
+        left = [0.01, 0.01, 0.0]
+        near, far = socket.socketpair()
+        with near, far:
+            transport = Transport(near)
+            QuotaWait(asyncio.get_running_loop()).start(
+                cast(asyncio.Transport, transport), lambda: left.pop(0), ended.set
+            )
+            await asyncio.wait_for(ended.wait(), 60)
+            assert not transport.is_aborted.is_set()
+
+    asyncio.run(scenario())
+
+
+def test_the_connection_of_a_peer_that_has_closed_it_is_aborted_though_bytes_are_unread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(quota_wait, "_LOOKED_AGAIN_S", 0.01)
+
+    async def scenario() -> None:
+        ended = asyncio.Event()
+        near, far = socket.socketpair()
+        with near, far:
+            transport = Transport(near)
+            QuotaWait(asyncio.get_running_loop()).start(cast(asyncio.Transport, transport), lambda: 1000.0, ended.set)
+            await asyncio.sleep(0.05)
+            assert not transport.is_aborted.is_set()
+            far.sendall(b"a request that is not read")
+            far.close()
+            await asyncio.wait_for(transport.is_aborted.wait(), 60)
+        assert not ended.is_set()
+
+    asyncio.run(scenario())
