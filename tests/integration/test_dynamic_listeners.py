@@ -17,6 +17,8 @@ from millrace.coordination import paths
 from millrace.coordination.nodes import ConfigNode
 from millrace.errors import InvalidConfigError, InvalidRequestError, SaslAuthenticationError
 from millrace.kafka_protocol.calls.metadata import MetadataRequest
+from millrace.kafka_protocol.calls.sasl_authenticate import SaslAuthenticateRequest
+from millrace.kafka_protocol.calls.sasl_handshake import SaslHandshakeRequest
 from millrace_broker.broker import Broker
 from millrace_broker.listeners.tcp_listener import TcpListener
 from millrace_broker.testing import EmbeddedBroker
@@ -94,6 +96,14 @@ def answers(port: int) -> bool:
     """Return whether something listens at a port."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def authenticated(wire: KafkaWire, name: str, password: str) -> int:
+    """Authenticate a connection, or authenticate it again. Return the error's number."""
+    assert wire.call(SaslHandshakeRequest(mechanism="PLAIN"), 1).error_code == 0
+    request = SaslAuthenticateRequest(auth_bytes=f"\0{name}\0{password}".encode())
+    code: int = wire.call(request, 2).error_code
+    return code
 
 
 @pytest.mark.parametrize("protocol", ["kafka", "grpc"])
@@ -181,7 +191,7 @@ def test_a_listener_gets_another_key_store_for_new_connections(
         assert (found.value, found.source) == (second, "DYNAMIC_BROKER_CONFIG")
 
 
-def test_users_of_a_listener_change_for_new_connections(broker: EmbeddedBroker, admin: Admin) -> None:
+def test_users_of_a_listener_change_for_new_authentications(broker: EmbeddedBroker, admin: Admin) -> None:
     def users(**passwords: str) -> str:
         names = " ".join(f'user_{name}="{password}"' for name, password in passwords.items())
         return f"org.apache.kafka.common.security.plain.PlainLoginModule required {names};"
@@ -205,13 +215,16 @@ def test_users_of_a_listener_change_for_new_connections(broker: EmbeddedBroker, 
     }
     admin.alter_configs("0", {**options, jaas: users(ann="one")}, resource="broker")
     eventually(lambda: is_registered(broker, "LOGIN"))
-    with login("ann", "one") as ann:
+    with login("ann", "one") as ann, KafkaWire(broker.server.ports["LOGIN"]) as wire:
         ann.describe_configs("0", resource="broker")
+        assert authenticated(wire, "ann", "one") == 0
         admin.alter_configs("0", {jaas: users(bob="secret-of-bob")}, resource="broker")
         listener = broker.server.listeners.by_name["LOGIN"]
         assert isinstance(listener, TcpListener)
         eventually(lambda: "user_bob" in listener.access.options.login)
         ann.describe_configs("0", resource="broker")  # by the connection that she has
+        assert authenticated(wire, "ann", "one") == SaslAuthenticationError.code
+        assert wire.received == b""
     with login("bob", "secret-of-bob") as bob:
         found = bob.describe_configs("0", resource="broker")
         assert found[jaas].is_sensitive

@@ -59,7 +59,7 @@ class Connection(asyncio.BufferedProtocol):
         """``principal`` is the client's, as far as the listener knows it before the first request."""
         self._listener = listener
         self._principal = principal
-        self._sasl = listener.access.conversation(listener.broker.logins, listener.loop.time)
+        self._sasl = listener.conversation()
         self._broker, self._loop = listener.broker, listener.loop
         self._state = State.GREETING
         self._since = self._loop.time()

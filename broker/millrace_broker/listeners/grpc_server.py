@@ -64,7 +64,7 @@ from millrace_broker.quotas import (
     parked,
     pause,
 )
-from millrace_broker.security import ANONYMOUS, KafkaPrincipal, ListenerAccess
+from millrace_broker.security import ANONYMOUS, KafkaPrincipal, ListenerAccess, SaslConversation
 
 _logger = logging.getLogger(__name__)
 
@@ -187,8 +187,8 @@ def _authentication(broker: Broker, callers: Callers, sessions: GrpcSessions) ->
                 stack.callback(admitted.end)
                 stack.callback(admitted.response_lease.release)
                 current_call.set(admitted)
-                conversation = callers.access.conversation(broker.logins, asyncio.get_running_loop().time)
-                assert conversation is not None, "a listener with sessions has SASL"
+                clock = asyncio.get_running_loop().time
+                conversation = SaslConversation(lambda: callers.access.sasl, broker.logins, clock)
                 await sessions.exchange(conversation, context, client_address(context.peer()).host)
                 return
             except Exception as error:  # noqa: BLE001 - every error ends the call with its status

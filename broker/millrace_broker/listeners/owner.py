@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.broker import Broker
 from millrace_broker.listeners.wire_calls import WireCall
-from millrace_broker.security import ListenerAccess
+from millrace_broker.security import ListenerAccess, SaslConversation
 
 C = TypeVar("C", contravariant=True)
 
@@ -24,6 +24,10 @@ class ConnectionOwner(Protocol[C]):
     @property
     def access(self) -> ListenerAccess:
         """The listener's security."""
+        ...
+
+    def conversation(self) -> SaslConversation | None:
+        """Return the SASL of a new connection; None at a listener without SASL."""
         ...
 
     @property

@@ -27,7 +27,7 @@ from millrace_broker.listeners.shared import FRAMING_BYTES, binding_problem
 from millrace_broker.listeners.tls_transport import TlsTransport
 from millrace_broker.listeners.wire_calls import UnknownCall, WireCall, own_calls
 from millrace_broker.quotas import ACTIVE_CONNECTION_S, CallClass
-from millrace_broker.security import ANONYMOUS, ListenerAccess
+from millrace_broker.security import ANONYMOUS, ListenerAccess, SaslConversation
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -139,8 +139,14 @@ class TcpListener:
             raise EnvironmentProblemError(f"{error}: set another port of {self.name} with listeners") from error
         self._check()
 
+    def conversation(self) -> SaslConversation | None:
+        """Return the SASL of a new connection; None at a listener without SASL."""
+        if not self.access.protocol.has_sasl:
+            return None
+        return SaslConversation(lambda: self.access.sasl, self.broker.logins, self.loop.time)
+
     def take_access(self, access: ListenerAccess) -> None:
-        """Use another security of the same protocol for new connections."""
+        """Use another security of the same protocol for new connections, and for authentications of open ones."""
         assert access.protocol is self.access.protocol
         self.access = access
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from millrace.config.broker import BrokerConfig
@@ -21,7 +21,7 @@ from millrace.security.kerberos import check_kerberos, short_name
 from millrace.security.stores import certificates_of
 from millrace_broker.security.certificates import distinguished_name, principal_of
 from millrace_broker.security.principal import ANONYMOUS, USER, KafkaPrincipal
-from millrace_broker.security.sasl import Logins, SaslConversation
+from millrace_broker.security.sasl import SaslAccess
 
 if TYPE_CHECKING:
     from millrace_broker.security.tokens import TokenValidator
@@ -109,11 +109,10 @@ class ListenerAccess:
             return ANONYMOUS
         return principal_of(distinguished_name(certificate), self._rules)
 
-    def conversation(self, logins: Logins, monotonic: Callable[[], float]) -> SaslConversation | None:
-        """Return the SASL of a new connection; None at a listener without SASL."""
-        if not self.protocol.has_sasl:
-            return None
-        return SaslConversation(self.options, logins, self._validator, monotonic)
+    @property
+    def sasl(self) -> SaslAccess:
+        """The part of the security that SASL uses."""
+        return SaslAccess(self.options, self._validator)
 
     def is_broker(self, principal: KafkaPrincipal) -> bool:
         """Return whether a connection of this listener with this principal is a broker's."""

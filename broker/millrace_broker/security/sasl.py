@@ -9,7 +9,7 @@ Invariants
 - After a failure, a conversation accepts nothing, and its connection is closed.
 - The answers to an unknown user and to a wrong password are the same, also in time. An unknown user therefore gets a
   challenge like those of known users.
-- A later authentication of the same connection has the same principal.
+- A later authentication of the same connection has the same principal. It uses the listener's present options.
 """
 
 from __future__ import annotations
@@ -66,6 +66,13 @@ class Logins(NamedTuple):
     tokens: TokenLookup
     models: ScramLookup
     """Credential of some user, the same at all brokers. The challenge for an unknown user is like that user's."""
+
+
+class SaslAccess(NamedTuple):
+    """Options of a listener, and its validation of tokens."""
+
+    options: ListenerSecurity
+    validator: TokenValidator | None
 
 
 class SaslToken(NamedTuple):
@@ -220,17 +227,13 @@ class SaslConversation:
 
     def __init__(
         self,
-        options: ListenerSecurity,
+        access: Callable[[], SaslAccess],
         logins: Logins,
-        validator: TokenValidator | None,
         monotonic: Callable[[], float],
     ) -> None:
-        self._validator: Final = validator
-        self._mechanisms: Final = options.mechanisms
-        self._passwords: Final = options.users
-        self._lifetime_ms: Final = options.connections_max_reauth_ms
+        """``access`` returns the listener's present options, because they may change while the connection is open."""
+        self._access: Final = access
         self._logins: Final = logins
-        self._login: Final = options.login
         self._monotonic: Final = monotonic
         self._began: Final = monotonic()
         self._exchange: _Mechanism | None = None
@@ -245,7 +248,7 @@ class SaslConversation:
     @property
     def mechanisms(self) -> Collection[SaslMechanism]:
         """The listener's mechanisms."""
-        return self._mechanisms
+        return self._access().options.mechanisms
 
     def check(self) -> None:
         """Raise ``SaslAuthenticationError`` if the connection may make no call of others than SASL."""
@@ -271,18 +274,19 @@ class SaslConversation:
         if self._exchange is not None or self.has_failed:
             self.has_failed = True
             raise IllegalSaslStateError("SaslHandshake came during an exchange of SASL")
-        if mechanism not in self._mechanisms:
+        options, validator = self._access()
+        if mechanism not in options.mechanisms:
             self.has_failed = True
             raise UnsupportedSaslMechanismError(
-                f"sasl.mechanism={mechanism} is not enabled here: the client may use {', '.join(self._mechanisms)}"
+                f"sasl.mechanism={mechanism} is not enabled here: the client may use {', '.join(options.mechanisms)}"
             )
         if mechanism == SaslMechanism.PLAIN:
-            self._exchange = _Plain(self._passwords)
+            self._exchange = _Plain(options.users)
         elif mechanism == SaslMechanism.OAUTHBEARER:
-            assert self._validator is not None, "a listener with OAUTHBEARER has one"
-            self._exchange = _OAuthBearer(self._validator)
+            assert validator is not None, "a listener with OAUTHBEARER has one"
+            self._exchange = _OAuthBearer(validator)
         elif mechanism == SaslMechanism.GSSAPI:
-            self._exchange = _Gssapi(self._login)
+            self._exchange = _Gssapi(options.login)
         else:
             self._exchange = _Scram(mechanism, self._logins)
 
@@ -305,7 +309,7 @@ class SaslConversation:
             raise SaslAuthenticationError(f"authentication failed: {error.message}") from None
         self._exchange = None
         self.principal, self.is_token = principal, exchange.is_token
-        lifetime_ms = self._lifetime_ms
+        lifetime_ms = self._access().options.connections_max_reauth_ms
         if exchange.expires_s < float("inf"):
             left_ms = max(int((exchange.expires_s - time.time()) * 1000), 1)
             lifetime_ms = min(lifetime_ms or left_ms, left_ms)

@@ -15,7 +15,7 @@ from millrace.errors import RequestTimedOutError
 from millrace.protocol import grpc_sasl
 from millrace_broker.listeners import grpc_sasl as sasl_calls
 from millrace_broker.listeners.grpc_sasl import _READS_MAX, GrpcSessions
-from millrace_broker.security.sasl import Logins, SaslConversation
+from millrace_broker.security.sasl import Logins, SaslAccess, SaslConversation
 
 from ....integration.waiting import eventually_async
 from ....planted_secrets import planted
@@ -59,7 +59,9 @@ def test_messages_beyond_the_limit_are_received_after_the_earlier_ones() -> None
         calls = [Call(reading) for _ in range(3 * _READS_MAX)]
         async with asyncio.TaskGroup() as group:
             for call in calls:
-                conversation = SaslConversation(OPTIONS, LOGINS, None, asyncio.get_running_loop().time)
+                conversation = SaslConversation(
+                    lambda: SaslAccess(OPTIONS, None), LOGINS, asyncio.get_running_loop().time
+                )
                 group.create_task(sessions.exchange(conversation, call, "10.0.0.1"))
             for call in calls:
                 while call not in reading:
@@ -72,7 +74,9 @@ def test_messages_beyond_the_limit_are_received_after_the_earlier_ones() -> None
 
 
 async def _exchange(sessions: GrpcSessions, call: Call, host: str) -> None:
-    await sessions.exchange(SaslConversation(OPTIONS, LOGINS, None, asyncio.get_running_loop().time), call, host)
+    await sessions.exchange(
+        SaslConversation(lambda: SaslAccess(OPTIONS, None), LOGINS, asyncio.get_running_loop().time), call, host
+    )
 
 
 def test_silent_calls_of_a_host_do_not_keep_other_hosts_from_authenticating(
