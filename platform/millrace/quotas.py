@@ -5,6 +5,7 @@ An entity is a user, a client id, both, or an address. The name ``None`` is the 
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import math
 from collections.abc import Iterable, Mapping
@@ -101,9 +102,13 @@ class QuotaFilter:
 
     def selects(self, entity: QuotaEntity) -> bool:
         """Return whether the entity has this part."""
+        wanted = self.name
+        if self.kind == IP and self.match is Match.EXACT:
+            with contextlib.suppress(InvalidRequestError):  # no entity has another name
+                wanted = _address(wanted)
         for kind, name in entity.parts:
             if kind == self.kind:
-                return {Match.EXACT: name == self.name, Match.DEFAULT: name is None, Match.ANY: True}[self.match]
+                return {Match.EXACT: name == wanted, Match.DEFAULT: name is None, Match.ANY: True}[self.match]
         return False
 
 
@@ -150,7 +155,10 @@ def value_text(key: str, value: float) -> str:
 
 
 def _address(name: str) -> str:
+    """Return the one form of an address, which for an IPv4 client of a socket for both families is that of IPv4."""
     try:
-        return str(ipaddress.ip_address(name))
+        address = ipaddress.ip_address(name)
+        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+        return str(mapped or address)
     except ValueError:
         raise InvalidRequestError(f"{name} is no IP address: name one such as 192.0.2.7 or 2001:db8::7") from None

@@ -68,9 +68,15 @@ class ConnectionRates:
         self._renew_activity()
 
     def take(self, table: QuotaTable) -> None:
-        """Apply the configured quotas of addresses."""
+        """Apply the configured quotas of addresses. Debts stay, and are paid at the new rates."""
         self._table = table
-        self._of_addresses.clear()
+        now = self._monotonic()
+        for host, bucket in list(self._of_addresses.items()):
+            rate = table.connection_rate(host)
+            if rate is None:
+                del self._of_addresses[host]
+            else:
+                bucket.set_rate(rate, now)
         self._renew_activity()
 
     def _renew_activity(self) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from millrace.config.broker import BrokerConfig
 from millrace.errors import ThrottledError
-from millrace.quotas import QuotaEntity
+from millrace.quotas import Match, QuotaEntity, QuotaFilter
 from millrace_broker.quotas import ClientQuotas, QuotaTable
 from millrace_broker.quotas.measured_work import MeasuredWork
 
@@ -250,6 +250,32 @@ def test_connections_beyond_an_addresss_rate_are_refused_and_beyond_a_listeners_
     clock.now += 10.0
     assert rates.opened("KAFKA", "10.0.0.1") == (0.0, False)
     assert (rates.refused, rates.delayed) == (1, 2)
+
+
+def test_a_change_of_another_quota_lets_no_address_connect_sooner() -> None:
+    clock = VirtualClock()
+    ips = {"ip 10.0.0.1": {"connection_creation_rate": 1.0}, "ip": {"connection_creation_rate": 2.0}}
+    quotas = quotas_of(clock, ips)
+    rates = quotas.connections
+    for host, wait_s in (("10.0.0.1", 1.0), ("10.0.0.2", 0.5)):
+        while not (delay := rates.opened("KAFKA", host)).is_refused:
+            pass
+        assert delay.wait_s == wait_s
+    quotas.take(table_of({**ips, "user bob": {"producer_byte_rate": 1.0}}))
+    assert rates.opened("KAFKA", "10.0.0.1") == (1.0, True)
+    quotas.take(table_of({"ip": {"connection_creation_rate": 4.0}}))
+    assert rates.opened("KAFKA", "10.0.0.1") == (0.25, True)
+    assert rates.opened("KAFKA", "10.0.0.2") == (0.25, True)
+    quotas.take(table_of({}))
+    assert rates.opened("KAFKA", "10.0.0.1") == (0.0, False)
+
+
+@pytest.mark.parametrize("name", ["10.0.0.5", "::ffff:10.0.0.5", "::FFFF:A00:5"])
+def test_a_quota_of_an_ipv4_address_may_be_written_as_one_of_ipv6(name: str) -> None:
+    rates = quotas_of(VirtualClock(), {f"ip {name}": {"connection_creation_rate": 1.0}}).connections
+    assert [rates.opened("KAFKA", "::ffff:10.0.0.5").is_refused for _ in range(3)] == [False, False, True]
+    assert rates.opened("KAFKA", "10.0.0.5").is_refused
+    assert QuotaFilter("ip", Match.EXACT, name).selects(QuotaEntity.of([("ip", "10.0.0.5")]))
 
 
 def test_a_burst_of_connections_does_not_delay_later_ones_for_long() -> None:
