@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import resource
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
@@ -22,6 +23,7 @@ import grpc.aio
 from google.protobuf.message_factory import GetMessageClass
 
 from millrace.config.broker import BrokerConfig
+from millrace.config.integers import INT_MAX
 from millrace.config.listeners import Listener
 from millrace.errors import (
     EnvironmentProblemError,
@@ -72,6 +74,8 @@ _SERVICE: Final = pb.DESCRIPTOR.services_by_name["Broker"]
 _DETAILS_MAX: Final = 2000
 """Longest error message in the status, in characters. All headers of a call share 8 KiB."""
 
+_HANDSHAKE_MS: Final = 10_000
+"""Longest time until a new connection has completed TLS, and has sent the settings with which HTTP/2 begins."""
 _QUOTA_S: Final = 1.0
 """Interval in which a throttled call looks whether it still has to wait, because a raised quota shortens the wait."""
 
@@ -229,6 +233,8 @@ def _options(config: BrokerConfig) -> list[tuple[str, int]]:
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", _STREAM_WINDOW_BYTES),
         ("grpc.max_connection_idle_ms", config.connections_max_idle_ms),
+        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+        ("grpc.max_allowed_incoming_connections", _connections_max(config)),
         ("grpc.so_reuseport", 0),  # two brokers on one port must be an error, not a lottery
         # Detect a peer that vanished without closing, and allow pings of idle clients.
         ("grpc.keepalive_time_ms", KEEPALIVE_S * 1000),
@@ -236,6 +242,13 @@ def _options(config: BrokerConfig) -> list[tuple[str, int]]:
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         ("grpc.keepalive_permit_without_calls", 1),
     ]
+
+
+def _connections_max(config: BrokerConfig) -> int:
+    """Return the largest number of connections, which leaves half of the file descriptors to segments and others."""
+    wanted = config.max_connections + config.control_max_connections + config.inter_broker_max_connections
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return min(wanted, INT_MAX if descriptors == resource.RLIM_INFINITY else descriptors // 2)
 
 
 def _serialized(response: Any) -> bytes:

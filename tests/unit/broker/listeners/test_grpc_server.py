@@ -3,6 +3,8 @@
 The tests cover the description of a client in gRPC's terms, and the options of the server.
 """
 
+import resource
+
 import pytest
 
 from millrace.config.broker import BrokerConfig
@@ -50,3 +52,14 @@ def test_unread_bodies_are_bounded_by_the_first_window_of_http2() -> None:
     options = dict(_options(BrokerConfig.load({})))
     assert options["grpc.http2.bdp_probe"] == 0
     assert options["grpc.http2.lookahead_bytes"] <= 2**18
+
+
+def test_connections_leave_half_of_the_file_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    def allowed(descriptors: int, **options: str) -> int:
+        monkeypatch.setattr(resource, "getrlimit", lambda kind: (descriptors, descriptors))
+        config = BrokerConfig.load({name.replace("_", "."): value for name, value in options.items()})
+        return dict(_options(config))["grpc.max_allowed_incoming_connections"]
+
+    assert allowed(1024) == 512
+    assert allowed(1_000_000, max_connections="50") == 50 + 100 + 1000
+    assert allowed(resource.RLIM_INFINITY, max_connections="2147483647") == 2**31 - 1
