@@ -103,6 +103,22 @@ class Authority:
         )
         return Identity(key, builder.sign(self.identity.key, hashes.SHA256()))
 
+    def subordinate(self, name: str) -> Authority:
+        """Return an intermediate authority."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        now = datetime.now(UTC)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(_name(name))
+            .issuer_name(self.identity.certificate.subject)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - DAY)
+            .not_valid_after(now + DAY)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        )
+        return Authority(Identity(key, builder.sign(self.identity.key, hashes.SHA256())))
+
     def write(self, path: Path) -> str:
         """Write the trust store, and return its path."""
         path.write_bytes(self.identity.certificate.public_bytes(Encoding.PEM))

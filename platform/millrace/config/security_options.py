@@ -142,8 +142,10 @@ class SslOptions(Config):
     )
     ssl_crl_location: str = Field(
         "",
-        description="PEM file with revocation lists, one of each authority. A revoked certificate of the other side is "
-        "refused. Kafka has none; the name is librdkafka's.",
+        description="PEM file with revocation lists, one of each authority up to the root. A certificate of the other "
+        "side is refused if it or one of its authorities is revoked, or if a list is missing. If the trust store has "
+        "an intermediate authority without its root, only the list of the certificate's own issuer is used. Kafka has "
+        "none; the name is librdkafka's.",
     )
     ssl_enabled_protocols: str = Field("TLSv1.2,TLSv1.3", description="Accepted versions of TLS.")
     ssl_cipher_suites: str = Field(

@@ -8,7 +8,7 @@ from typing import Final
 from millrace.config.base import field_name
 from millrace.config.security_options import ListenerSecurity, SslOptions
 from millrace.errors import InvalidConfigError
-from millrace.security.stores import TlsMaterial, as_file
+from millrace.security.stores import TlsMaterial, as_file, certificates_of
 
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 TLS_1_3_SUITES: Final = frozenset(("TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256"))
@@ -78,7 +78,18 @@ def _trust(context: ssl.SSLContext, material: TlsMaterial) -> None:
     if material.revocations:
         with as_file(material.revocations) as lists:
             context.load_verify_locations(cafile=lists)
-        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+        is_whole = _has_roots(material)
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_CHAIN if is_whole else ssl.VERIFY_CRL_CHECK_LEAF
+
+
+def _has_roots(material: TlsMaterial) -> bool:
+    """Return whether the issuer of each trusted certificate is trusted too.
+
+    OpenSSL can check a whole chain only up to a root. Below another trusted certificate, it checks the last one alone.
+    """
+    trusted = certificates_of("ssl.truststore.location", material.authorities) if material.authorities else []
+    names = {each.subject for each in trusted}
+    return all(each.issuer in names for each in trusted)
 
 
 def _checked_suites(options: SslOptions) -> list[str]:

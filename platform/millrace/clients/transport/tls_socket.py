@@ -20,6 +20,7 @@ GRPC_ALPN: Final = "h2"
 
 _EXPIRED: Final = 10
 _REVOKED: Final = 23
+_WITHOUT_LIST: Final = 3
 _OF_ANOTHER_HOST: Final = (62, 64)
 """Codes of OpenSSL (X509_V_ERR)."""
 _ALERTS: Final = {
@@ -192,6 +193,8 @@ def _remedy_of(verify_code: int, host: str, stores: SslOptions) -> str:
         return f"It must name {host}, the host of bootstrap.servers or of the broker's advertised.listeners"
     if verify_code == _REVOKED:
         return f"ssl.crl.location={stores.ssl_crl_location} has it: give the broker another one"
+    if verify_code == _WITHOUT_LIST:
+        return f"Add the revocation list of each of its authorities to ssl.crl.location={stores.ssl_crl_location}"
     trusted = stores.ssl_truststore_location
     if trusted:
         return f"Check that ssl.truststore.location={trusted} has its authority"
