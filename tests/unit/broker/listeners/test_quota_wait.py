@@ -11,6 +11,8 @@ import pytest
 from millrace_broker.listeners import quota_wait
 from millrace_broker.listeners.quota_wait import QuotaWait
 
+from ....integration.waiting import STALL_S
+
 
 class Transport:
     """The part of a transport that a wait uses."""
@@ -37,7 +39,7 @@ def test_a_wait_ends_when_nothing_is_left() -> None:
             QuotaWait(asyncio.get_running_loop()).start(
                 cast(asyncio.Transport, transport), lambda: left.pop(0), ended.set
             )
-            await asyncio.wait_for(ended.wait(), 60)
+            await asyncio.wait_for(ended.wait(), STALL_S)
             assert not transport.is_aborted.is_set()
 
     asyncio.run(scenario())
@@ -49,16 +51,22 @@ def test_the_connection_of_a_peer_that_has_closed_it_is_aborted_though_bytes_are
     monkeypatch.setattr(quota_wait, "_LOOKED_AGAIN_S", 0.01)
 
     async def scenario() -> None:
-        ended = asyncio.Event()
+        ended, looked = asyncio.Event(), asyncio.Semaphore(0)
+
+        def left_s() -> float:
+            looked.release()
+            return 1000.0
+
         near, far = socket.socketpair()
         with near, far:
             transport = Transport(near)
-            QuotaWait(asyncio.get_running_loop()).start(cast(asyncio.Transport, transport), lambda: 1000.0, ended.set)
-            await asyncio.sleep(0.05)
+            QuotaWait(asyncio.get_running_loop()).start(cast(asyncio.Transport, transport), left_s, ended.set)
+            for _ in range(3):
+                await looked.acquire()
             assert not transport.is_aborted.is_set()
             far.sendall(b"a request that is not read")
             far.close()
-            await asyncio.wait_for(transport.is_aborted.wait(), 60)
+            await asyncio.wait_for(transport.is_aborted.wait(), STALL_S)
         assert not ended.is_set()
 
     asyncio.run(scenario())
