@@ -5,9 +5,11 @@ The changes are made by its clients and by its command line.
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -124,6 +126,25 @@ def test_the_command_line_appends_subtracts_and_validates(admin: Admin, run: Run
     run("configs", "alter", "topics", topic, "--subtract", "cleanup.policy=compact")
     assert policy() == ""
     assert "quotas are numbers" in run("configs", "alter", "users", "a", "--append", "producer_byte_rate=5", status=2)
+
+
+def test_options_of_a_file_and_of_the_input_are_set(
+    admin: Admin, run: Run, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin.create_topic(topic)
+    file = tmp_path / "added.properties"
+    file.write_text("# ours\nretention.ms: 7\nsegment.bytes=1048576\n")
+    run("configs", "alter", "topics", topic, "--add-file", str(file), "--add", "cleanup.policy=compact")
+    found = admin.describe_configs(topic)
+    names = ("retention.ms", "segment.bytes", "cleanup.policy")
+    assert [found[name].value for name in names] == ["7", "1048576", "compact"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("retention.ms=8\n"))
+    run("configs", "alter", "topics", topic, "--add-file", "-")
+    assert admin.describe_configs(topic)["retention.ms"].value == "8"
+    refused = ("configs", "alter", "topics", topic, "--add-file", str(file), "--add", "retention.ms=9")
+    assert "retention.ms is set by --add and by" in run(*refused, status=2)
+    file.write_text("hunter2\n")
+    assert "hunter2" not in run("configs", "alter", "topics", topic, "--add-file", str(file), status=1)
 
 
 def test_secrets_of_a_broker_are_not_described_and_other_options_are(admin: Admin) -> None:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from millrace.config.base import read_properties
 from millrace.config.listeners import Listener, parse_listeners
 from millrace.config.loopback import LOOPBACK_HOSTS
+from millrace.config.properties import escaped_value
 from millrace.errors import EnvironmentProblemError, UsageError
 from millrace.security.authority import Authority
 from millrace.security.scram import ScramCredential
@@ -364,7 +365,7 @@ class SecurityDirectory:
                 yield path, certificates_of(str(path), path.read_bytes())[0]
 
     def _write_properties(self, name: str, comment: str, options: Mapping[str, str]) -> None:
-        text = f"# {comment}\n" + "".join(f"{option}={value}\n" for option, value in options.items())
+        text = f"# {comment}\n" + "".join(f"{option}={escaped_value(value)}\n" for option, value in options.items())
         self._write(f"{name}.properties", text.encode(), _SECRET_MODE)
 
     def _write(self, name: str, content: bytes, mode: int, *, replaces: bool = False) -> None:

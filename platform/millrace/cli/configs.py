@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -9,6 +10,8 @@ import typer
 
 from millrace.cli.command_group import command_group
 from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admin_client, name_values
+from millrace.config.base import read_properties
+from millrace.config.properties import parse_properties
 from millrace.errors import UsageError
 from millrace.quotas import CLIENT_ID, IP, USER, Match, QuotaEntity, QuotaFilter
 
@@ -38,6 +41,12 @@ Name = Annotated[
 OfClient = Annotated[
     str | None,
     typer.Option("--client", metavar="ID", help="With users: the user's connections with this client id (`default`)."),
+]
+AddFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--add-file", metavar="FILE", help="Properties file with options to set, such as passwords (`-`: the input)."
+    ),
 ]
 
 
@@ -98,6 +107,7 @@ def alter(
     add: Annotated[
         list[str] | None, typer.Option("--add", metavar="NAME=VALUE", help="Option to set. Repeatable.")
     ] = None,
+    add_file: AddFile = None,
     delete: Annotated[
         list[str] | None, typer.Option("--delete", metavar="NAME", help="Option to return to its default. Repeatable.")
     ] = None,
@@ -127,6 +137,8 @@ def alter(
 
       millrace configs alter brokers default --add log.retention.ms=86400000
 
+      millrace configs alter brokers 1 --add-file keystore.properties
+
       millrace configs alter topics orders --append cleanup.policy=compact
 
       millrace configs alter broker-loggers 1 --add millrace_broker.replication=DEBUG
@@ -135,10 +147,10 @@ def alter(
 
       millrace configs alter ips default --add connection_creation_rate=20
     """
-    if not (add or delete or append or subtract):
-        raise UsageError("name a change: --add NAME=VALUE, --delete NAME, --append NAME=VALUE or --subtract NAME=VALUE")
+    if not (add or add_file or delete or append or subtract):
+        raise UsageError("name a change: use --add, --add-file, --delete, --append or --subtract")
     done = "the broker accepts these changes of" if validate_only else "changed"
-    values = name_values(add, "--add")
+    values = _added(add, add_file)
     if kind in _QUOTA_KINDS:
         if append or subtract:
             raise UsageError("quotas are numbers and no lists: use --add and --delete")
@@ -158,6 +170,22 @@ def alter(
             validate_only=validate_only,
         )
     typer.echo(f"{done} {name}")
+
+
+def _added(add: list[str] | None, file: Path | None) -> dict[str, str]:
+    """Return the options to set, of the command line and of the file. Raises ``UsageError``."""
+    values = name_values(add, "--add")
+    if file is None:
+        return values
+    if str(file) == "-":
+        given = parse_properties(sys.stdin.read(), "the input")
+    else:
+        given = read_properties(file)
+    if not given:
+        raise UsageError(f"{file} has no options: it has lines NAME=VALUE")
+    if twice := sorted(values.keys() & given.keys()):
+        raise UsageError(f"{', '.join(twice)} is set by --add and by {file}: set it once")
+    return {**values, **given}
 
 
 def _resource(kind: str) -> str:

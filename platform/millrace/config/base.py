@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from millrace.config.properties import parse_properties
 from millrace.config.secrets import is_secret, shown
 from millrace.errors import InvalidConfigError
 
@@ -111,21 +112,11 @@ def _explain(cls: type[Config], problem: Any, given: Mapping[str, Any]) -> str:
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Read a Java properties file: ``name=value`` lines, ``#`` comments, ``\\`` continues a line.
-
-    Raises ``InvalidConfigError`` for an unreadable file or a line without ``=``.
-    """
+    """Read a Java properties file. Raises ``InvalidConfigError``, which quotes nothing of the file."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise InvalidConfigError(f"cannot read {path}: {error.strerror}") from error
-    values: dict[str, str] = {}
-    for number, line in enumerate(text.replace("\\\n", "").splitlines(), start=1):
-        line = line.strip()
-        if not line or line.startswith("#"):
-            continue
-        name, separator, value = line.partition("=")
-        if not separator:
-            raise InvalidConfigError(f"{path}:{number}: expected name=value, found {line!r}")
-        values[name.strip()] = value.strip()
-    return values
+    except UnicodeDecodeError:
+        raise InvalidConfigError(f"cannot read {path}: it is not UTF-8") from None
+    return parse_properties(text, str(path))
