@@ -9,6 +9,7 @@ import io
 import json
 import logging
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,21 @@ def test_the_command_line_appends_subtracts_and_validates(admin: Admin, run: Run
     run("configs", "alter", "topics", topic, "--subtract", "cleanup.policy=compact")
     assert policy() == ""
     assert "quotas are numbers" in run("configs", "alter", "users", "a", "--append", "producer_byte_rate=5", status=2)
+
+
+def test_concurrent_appends_are_all_in_the_list(module_broker: EmbeddedBroker, admin: Admin, topic: str) -> None:
+    admin.create_topic(topic)
+    option = "leader.replication.throttled.replicas"
+
+    def append(first: int) -> None:
+        with Admin({"bootstrap.servers": module_broker.bootstrap_servers}) as own:
+            for partition in range(first, first + 10):
+                own.alter_configs(topic, append={option: f"{partition}:1"})
+
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(append, (0, 10, 20)))
+    value = admin.describe_configs(topic)[option].value
+    assert set(value.split(",")) == {f"{partition}:1" for partition in range(30)}
 
 
 def test_options_of_a_file_and_of_the_input_are_set(

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from millrace.errors import InvalidRequestError
+from millrace.errors import InvalidConfigError, InvalidRequestError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.access_rules import authorized
-from millrace_broker.api.common.configs import CLIENT_METRICS, changed_lists, check_addressee, is_group, unknown_type
+from millrace_broker.api.common.configs import CLIENT_METRICS, check_addressee, is_group, is_list, unknown_type
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
-from millrace_broker.api.describe_configs import entries_of
 from millrace_broker.broker import Broker
 from millrace_broker.config.log_levels import alter_log_levels
+from millrace_broker.metadata.option_changes import ListChange, OptionChange
 from millrace_broker.runtime.turns import Turns
 
 
@@ -34,14 +34,17 @@ async def handle(broker: Broker, request: pb.AlterConfigsRequest, context: Reque
     return response
 
 
-async def alter(broker: Broker, alteration: pb.AlterConfigsRequest.Alteration, *, validate_only: bool) -> None:
-    """Apply an alteration for a caller that has authorized the client. Raises ``MillraceError``."""
-    await broker.executors.administer(
-        _change(broker, alteration.resource),
-        await _values(broker, alteration),
-        set(alteration.delete),
-        validate_only=validate_only,
-    )
+async def alter(
+    broker: Broker, alteration: pb.AlterConfigsRequest.Alteration, *, replaces: bool = False, validate_only: bool
+) -> None:
+    """Apply an alteration for a caller that has authorized the client. Raises ``MillraceError``.
+
+    With ``replaces``, all options of the resource that the alteration does not set are deleted.
+    """
+    change = _change(broker, alteration.resource)
+    if replaces:
+        change = partial(change, replaces=True)
+    await broker.executors.administer(change, _values(alteration), set(alteration.delete), validate_only=validate_only)
 
 
 def _change(broker: Broker, resource: pb.ConfigResource) -> Callable[..., None]:
@@ -61,14 +64,19 @@ def _change(broker: Broker, resource: pb.ConfigResource) -> Callable[..., None]:
     return partial(change, resource.name)
 
 
-async def _values(broker: Broker, alteration: pb.AlterConfigsRequest.Alteration) -> dict[str, str]:
-    """Return the options to set, with the lists to which elements are appended or subtracted."""
-    if not (alteration.append or alteration.subtract):
-        return dict(alteration.set)
+def _values(alteration: pb.AlterConfigsRequest.Alteration) -> dict[str, OptionChange]:
+    """Return the options to set, and the changes of lists. Raises ``InvalidConfigError``, ``InvalidRequestError``."""
+    append, subtract = alteration.append, alteration.subtract
     if twice := sorted(
-        (alteration.append.keys() & alteration.subtract.keys())
-        | (set(alteration.set) | set(alteration.delete)) & (alteration.append.keys() | alteration.subtract.keys())
+        (append.keys() & subtract.keys())
+        | (set(alteration.set) | set(alteration.delete)) & (append.keys() | subtract.keys())
     ):
         raise InvalidRequestError(f"{', '.join(twice)} is changed twice in the request")
-    present = {entry.name: entry.value for entry in await entries_of(broker, alteration.resource)}
-    return {**alteration.set, **changed_lists(present, alteration.append, alteration.subtract)}
+    for option in (*append, *subtract):
+        if alteration.resource.type == pb.BROKER_LOGGER or not is_list(option):
+            raise InvalidConfigError(f"{option} is no list: set it to a value")
+    return {
+        **alteration.set,
+        **{option: ListChange(append=text) for option, text in append.items()},
+        **{option: ListChange(subtract=text) for option, text in subtract.items()},
+    }

@@ -11,6 +11,7 @@ from typing import Final
 
 from millrace.config.broker import BrokerConfig
 from millrace_broker.metadata import BrokerConfigs
+from millrace_broker.metadata.option_changes import OptionChange
 
 TakeConfig = Callable[[BrokerConfig], None]
 """Applies another configuration. Called in the administration thread."""
@@ -51,10 +52,18 @@ class LiveConfig:
         if self._configs.concerns_this(name):
             self.reload_all()
 
-    def alter(self, name: str, values: Mapping[str, str], removals: set[str], *, validate_only: bool = False) -> None:
+    def alter(
+        self,
+        name: str,
+        values: Mapping[str, OptionChange],
+        removals: set[str],
+        *,
+        replaces: bool = False,
+        validate_only: bool = False,
+    ) -> None:
         """Set and remove options of one broker, or of all. Options of this broker are in force when the method returns.
 
         Raises ``InvalidConfigError``, ``InvalidRequestError``; then nothing has changed.
         """
-        self._configs.alter(name, values, removals, validate_only=validate_only)
+        self._configs.alter(name, values, removals, replaces=replaces, validate_only=validate_only)
         self.reload(name)

@@ -16,9 +16,8 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api import known_error
 from millrace_broker.api.alter_configs import alter
 from millrace_broker.api.common.access_rules import check_request
-from millrace_broker.api.describe_configs import describe
 from millrace_broker.kafka_api.call import KafkaRequest
-from millrace_broker.kafka_api.configs import code_of_change, own_source, resource
+from millrace_broker.kafka_api.configs import code_of_change, resource
 from millrace_broker.kafka_api.error_codes import NONE
 from millrace_broker.runtime.turns import Turns
 
@@ -29,7 +28,8 @@ async def handle(message: AlterConfigsRequest, request: KafkaRequest) -> AlterCo
     for each in message.resources:
         await turns.next()
         try:
-            await alter(request.broker, await _alteration(each, request), validate_only=message.validate_only)
+            alteration = _alteration(each, request)
+            await alter(request.broker, alteration, replaces=True, validate_only=message.validate_only)
         except Exception as error:  # noqa: BLE001 - the resource's error; unexpected errors are logged
             known = known_error(error)
             responses.append(_response(each, code_of_change(each.resource_type, known), known.message))
@@ -38,13 +38,12 @@ async def handle(message: AlterConfigsRequest, request: KafkaRequest) -> AlterCo
     return AlterConfigsResponse(throttle_time_ms=0, responses=tuple(responses))
 
 
-async def _alteration(wanted: AlterConfigsResource, request: KafkaRequest) -> pb.AlterConfigsRequest.Alteration:
+def _alteration(wanted: AlterConfigsResource, request: KafkaRequest) -> pb.AlterConfigsRequest.Alteration:
     if wanted.resource_type == pb.BROKER_LOGGER:
         raise InvalidRequestError("AlterConfigs does not change the levels of loggers: use IncrementalAlterConfigs")
     named = resource(wanted.resource_type, wanted.resource_name)
     checked = pb.AlterConfigsRequest(alterations=[pb.AlterConfigsRequest.Alteration(resource=named)])
     check_request("AlterConfigs", request.broker, checked, request.context)
-    (present,) = (await describe(request.broker, pb.DescribeConfigsRequest(resources=[named]))).results
     values: dict[str, str] = {}
     for each in wanted.configs:
         if each.value is None:
@@ -52,9 +51,7 @@ async def _alteration(wanted: AlterConfigsResource, request: KafkaRequest) -> pb
         if each.name in values:
             raise InvalidRequestError(f"{each.name} is set twice in the request: set it once")
         values[each.name] = each.value
-    source = own_source(wanted.resource_type, wanted.resource_name)
-    set_before = {entry.name for entry in present.entries if entry.source == source}
-    return pb.AlterConfigsRequest.Alteration(resource=named, set=values, delete=sorted(set_before - set(values)))
+    return pb.AlterConfigsRequest.Alteration(resource=named, set=values)
 
 
 def _response(wanted: AlterConfigsResource, error_code: int, text: str | None) -> AlterConfigsResourceResponse:

@@ -31,12 +31,6 @@ SOURCES: Final = {
     "DYNAMIC_CLIENT_METRICS_CONFIG": 7,
     "DYNAMIC_GROUP_CONFIG": 8,
 }
-_OWN_SOURCES: Final = {
-    pb.TOPIC: "DYNAMIC_TOPIC_CONFIG",
-    pb.BROKER: "DYNAMIC_BROKER_CONFIG",
-    CLIENT_METRICS: "DYNAMIC_CLIENT_METRICS_CONFIG",
-    pb.GROUP_RESOURCE: "DYNAMIC_GROUP_CONFIG",
-}
 
 _BOOLEAN, _STRING, _INT, _SHORT, _LONG, _DOUBLE, _LIST, _PASSWORD = 1, 2, 3, 4, 5, 6, 7, 9
 _TYPES: Final[dict[Any, int]] = {bool: _BOOLEAN, float: _DOUBLE}
@@ -88,13 +82,6 @@ def code_of_change(kind: int, error: MillraceError) -> int:
     if kind == pb.BROKER and isinstance(error, InvalidConfigError):
         return InvalidRequestError.code
     return code_of(error)
-
-
-def own_source(kind: int, name: str) -> str:
-    """Return the source of options that are set for a resource itself, and can be deleted there."""
-    if kind == pb.BROKER and not name:
-        return "DYNAMIC_DEFAULT_BROKER_CONFIG"
-    return _OWN_SOURCES.get(kind, "")
 
 
 def type_of(kind: int, option: str) -> int:

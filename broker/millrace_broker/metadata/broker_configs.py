@@ -15,14 +15,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Final
 
 from millrace.config.broker import BrokerConfig
 from millrace.config.dynamic import RATES, check_dynamic, check_threads, is_per_broker, with_dynamic
+from millrace.config.listener_options import shared_name
 from millrace.coordination import Coordination, paths
 from millrace.errors import InvalidConfigError, InvalidRequestError
 from millrace_broker.metadata.config_nodes import alter_options, change_config, check_option_changes, read_config
+from millrace_broker.metadata.option_changes import ListChange, OptionChange, plain_values
 from millrace_broker.metadata.password_encoder import PasswordEncoder
 from millrace_broker.metadata.registration import live_ids
 
@@ -66,7 +69,15 @@ class BrokerConfigs:
         assert name in RATES
         return float({**self.for_all, **self.for_this}.get(name, math.inf))
 
-    def alter(self, name: str, values: Mapping[str, str], removals: set[str], *, validate_only: bool = False) -> None:
+    def alter(
+        self,
+        name: str,
+        values: Mapping[str, OptionChange],
+        removals: set[str],
+        *,
+        replaces: bool = False,
+        validate_only: bool = False,
+    ) -> None:
         """Set and remove options of one broker, or of all (``ALL_BROKERS``). They are in force after ``reload``.
 
         Raises ``InvalidConfigError``, ``InvalidRequestError``; then nothing has changed.
@@ -76,15 +87,43 @@ class BrokerConfigs:
         check_option_changes(f"broker {name}", values, removals)
         check_dynamic((*values, *removals))
         self._check_own(name, values, removals)
-        stored = {option: self._encoded(option, value) for option, value in values.items()}
+        stored = {
+            option: value if isinstance(value, ListChange) else self._encoded(option, value)
+            for option, value in values.items()
+        }
         path = _path(name)
         if name != ALL_BROKERS and self._coordination.exists(path) is None:
             self._check_alive(int(name))
 
         def check(before: Mapping[str, str], after: Mapping[str, str]) -> None:
-            self._check(name, before, values, removals)
+            removed = before.keys() - after.keys()
+            if replaces and name != ALL_BROKERS:
+                self._check_own(name, (), removed)
+            self._check(name, before, plain_values(values, after), removed)
 
-        alter_options(self._coordination, path, stored, removals, check, validate_only=validate_only)
+        alter_options(
+            self._coordination,
+            path,
+            stored,
+            removals,
+            check,
+            inherited=partial(self._inherited, name),
+            replaces=replaces,
+            validate_only=validate_only,
+        )
+
+    def _inherited(self, name: str, option: str) -> str:
+        """Return the list of an option that ``name`` does not set. Raises ``InvalidRequestError``.
+
+        For all brokers it is the option's default, because brokers may have different files. A listener without a list
+        of its own has that of all listeners.
+        """
+        if name == ALL_BROKERS:
+            return _list(BrokerConfig.load({}).options().get(option))
+        if not self.concerns_this(name):
+            raise InvalidRequestError(f"only broker {name} has its {option}: send the request to broker {name}")
+        below = with_dynamic(self.file, self.for_all).options()
+        return _list(below.get(option, below.get(shared_name(option))))
 
     def _check_own(self, name: str, values: Iterable[str], removals: Iterable[str]) -> None:
         """Raise if an option for one broker alone is to be changed for all, or for another broker than this.
@@ -142,7 +181,9 @@ class BrokerConfigs:
                 f"there is no broker {broker_id}: the live brokers are {', '.join(map(str, alive))}"
             )
 
-    def _check(self, name: str, present: Mapping[str, str], values: Mapping[str, str], removals: set[str]) -> None:
+    def _check(
+        self, name: str, present: Mapping[str, str], values: Mapping[str, str], removals: Collection[str]
+    ) -> None:
         """Raise ``InvalidConfigError`` if a change of ``present`` is wrong by itself, or for this broker."""
         if not self.concerns_this(name):
             with_dynamic(self.file, values)
@@ -200,6 +241,10 @@ class BrokerConfigs:
                     _logger.error("%s is ignored: %s", option, error.message)
                     del values[option]
         return values
+
+
+def _list(value: object) -> str:
+    return "" if value is None else str(value)
 
 
 def _path(name: str) -> str:

@@ -52,6 +52,7 @@ from millrace_broker.metadata.assignment import (
 from millrace_broker.metadata.catalog import TopicCatalog
 from millrace_broker.metadata.config_nodes import alter_options, check_option_changes
 from millrace_broker.metadata.config_notices import notice
+from millrace_broker.metadata.option_changes import OptionChange
 from millrace_broker.metadata.topics import SchemaVersion, TopicInfo
 
 if TYPE_CHECKING:
@@ -217,7 +218,13 @@ class TopicChanges:
             return
 
     def alter_config(
-        self, name: str, values: Mapping[str, str], removals: set[str], *, validate_only: bool = False
+        self,
+        name: str,
+        values: Mapping[str, OptionChange],
+        removals: set[str],
+        *,
+        replaces: bool = False,
+        validate_only: bool = False,
     ) -> None:
         """Set and remove options of a topic.
 
@@ -235,6 +242,8 @@ class TopicChanges:
                 values,
                 removals,
                 partial(self._check_config, topic),
+                inherited=lambda option: str(self._catalog.defaults.options().get(option, "")),
+                replaces=replaces,
                 checks=[Check(paths.topic_path(name))],
                 validate_only=validate_only,
             )

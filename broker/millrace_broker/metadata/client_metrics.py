@@ -14,6 +14,7 @@ from millrace.config.client_metrics import ClientMetricsConfig, check_match
 from millrace.coordination import Coordination, paths
 from millrace.errors import InvalidConfigError, InvalidRequestError
 from millrace_broker.metadata.config_nodes import alter_options, read_config
+from millrace_broker.metadata.option_changes import OptionChange
 
 
 class ClientMetricsConfigs:
@@ -31,7 +32,15 @@ class ClientMetricsConfigs:
         """Return the options that are set for a subscription. Raises ``InvalidRequestError`` for an empty name."""
         return read_config(self._coordination, _path(name))
 
-    def alter(self, name: str, values: Mapping[str, str], removals: set[str], *, validate_only: bool = False) -> None:
+    def alter(
+        self,
+        name: str,
+        values: Mapping[str, OptionChange],
+        removals: set[str],
+        *,
+        replaces: bool = False,
+        validate_only: bool = False,
+    ) -> None:
         """Set and remove options of a subscription. One without options does not exist.
 
         Raises ``InvalidConfigError``, ``InvalidRequestError``; then nothing has changed.
@@ -42,7 +51,20 @@ class ClientMetricsConfigs:
             raise InvalidRequestError(
                 f"{', '.join(unknown)}: the options are {', '.join(ClientMetricsConfig.option_names())}"
             )
-        alter_options(self._coordination, path, values, removals, _check, validate_only=validate_only)
+        alter_options(
+            self._coordination,
+            path,
+            values,
+            removals,
+            _check,
+            inherited=_default,
+            replaces=replaces,
+            validate_only=validate_only,
+        )
+
+
+def _default(option: str) -> str:
+    return str(ClientMetricsConfig.load({}).options()[option])
 
 
 def _path(name: str) -> str:

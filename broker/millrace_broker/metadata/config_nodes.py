@@ -18,6 +18,7 @@ from millrace.coordination.nodes import ConfigNode
 from millrace.coordination.outcomes import settle
 from millrace.errors import InvalidRequestError
 from millrace_broker.metadata.config_notices import notice
+from millrace_broker.metadata.option_changes import OptionChange, changed_options
 
 
 def read_config(coordination: Coordination, path: str) -> dict[str, str]:
@@ -25,7 +26,7 @@ def read_config(coordination: Coordination, path: str) -> dict[str, str]:
     return _read(coordination, path)[0]
 
 
-def check_option_changes(owner: str, values: Mapping[str, str], removals: Collection[str]) -> None:
+def check_option_changes(owner: str, values: Mapping[str, object], removals: Collection[str]) -> None:
     """Raise ``InvalidRequestError`` if a request sets and deletes the same option of ``owner``, such as ``topic t``."""
     both = sorted(values.keys() & set(removals))
     if both:
@@ -35,21 +36,26 @@ def check_option_changes(owner: str, values: Mapping[str, str], removals: Collec
 def alter_options(
     coordination: Coordination,
     path: str,
-    values: Mapping[str, str],
+    values: Mapping[str, OptionChange],
     removals: Collection[str],
     check: Callable[[Mapping[str, str], Mapping[str, str]], None],
     *,
+    inherited: Callable[[str], str],
+    replaces: bool = False,
     checks: Sequence[Check] = (),
     validate_only: bool = False,
 ) -> dict[str, str]:
     """Set and remove options at ``path``. Return the options after the change.
+
+    ``inherited`` returns the list of an option that is not set at ``path``. With ``replaces``, options that are not in
+    ``values`` are removed. Lists and removals refer to the options that are stored when the change is written.
 
     ``check`` gets the options before and after, and raises if they are invalid. Then nothing is written, and with
     ``validate_only`` neither. ``checks`` are of nodes that must exist.
     """
 
     def change(present: Mapping[str, str]) -> dict[str, str]:
-        after = {option: value for option, value in present.items() if option not in removals} | dict(values)
+        after = changed_options(present, values, removals, inherited, replaces=replaces)
         check(present, after)
         return after
 

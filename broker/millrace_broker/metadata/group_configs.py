@@ -17,6 +17,7 @@ from millrace.config.group import BOUNDS, BROKER_DEFAULTS, GroupConfig
 from millrace.coordination import Coordination, paths
 from millrace.errors import InvalidConfigError, InvalidGroupIdError
 from millrace_broker.metadata.config_nodes import alter_options, check_option_changes, read_config
+from millrace_broker.metadata.option_changes import OptionChange
 
 _logger = logging.getLogger(__name__)
 
@@ -91,7 +92,13 @@ class GroupConfigs:
         return self._configs.get(group_id, self._without_overrides)
 
     def alter(
-        self, group_id: str, values: Mapping[str, str], removals: set[str], *, validate_only: bool = False
+        self,
+        group_id: str,
+        values: Mapping[str, OptionChange],
+        removals: set[str],
+        *,
+        replaces: bool = False,
+        validate_only: bool = False,
     ) -> None:
         """Set and remove options of a group, which need not exist yet.
 
@@ -104,7 +111,16 @@ class GroupConfigs:
         if unknown:
             raise InvalidConfigError(f"{', '.join(unknown)}: the options are {', '.join(GroupConfig.option_names())}")
         path = paths.group_config_path(group_id)
-        after = alter_options(self._coordination, path, values, removals, self._check, validate_only=validate_only)
+        after = alter_options(
+            self._coordination,
+            path,
+            values,
+            removals,
+            self._check,
+            inherited=lambda option: str(self._defaults.get(option, "")),
+            replaces=replaces,
+            validate_only=validate_only,
+        )
         if not validate_only:
             self._replace(group_id, after)
 

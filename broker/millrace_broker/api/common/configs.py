@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import Final
 
 from millrace.config.listener_options import shared_name
-from millrace.errors import InvalidConfigError, InvalidRequestError
+from millrace.errors import InvalidRequestError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.broker import Broker
 
@@ -78,22 +77,3 @@ def text_of(value: object) -> str:
 def is_list(option: str) -> bool:
     """Return whether an option's value is a list, to which elements can be appended."""
     return shared_name(option) in _LISTS
-
-
-def changed_lists(present: Mapping[str, str], append: Mapping[str, str], subtract: Mapping[str, str]) -> dict[str, str]:
-    """Return options with elements appended and subtracted, each element once. Raises ``InvalidConfigError``."""
-    for option in (*append, *subtract):
-        if not is_list(option):
-            raise InvalidConfigError(f"{option} is no list: set it to a value")
-    values = {}
-    for option, text in append.items():
-        values[option] = ",".join(dict.fromkeys((*_elements(present.get(option, "")), *_elements(text))))
-    for option, text in subtract.items():
-        gone = set(_elements(text))
-        kept = (each for each in _elements(present.get(option, "")) if each not in gone)
-        values[option] = ",".join(dict.fromkeys(kept))
-    return values
-
-
-def _elements(text: str) -> Iterable[str]:
-    return [element.strip() for element in text.split(",") if element.strip()]

@@ -12,6 +12,7 @@ from millrace.coordination import Coordination, EmbeddedStore, ensure_path, path
 from millrace.coordination.nodes import ConfigNode
 from millrace.errors import InvalidConfigError, InvalidRequestError
 from millrace_broker.metadata import BrokerConfigs, registration
+from millrace_broker.metadata.option_changes import ListChange
 
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 
@@ -219,3 +220,48 @@ def test_options_of_a_broker_that_is_not_alive_are_removed_at_another_one(sessio
         configs.alter("2", {f"{LISTENER}.location": "/other"}, set())
     configs.alter("2", {}, {f"{LISTENER}.location"})
     assert ConfigNode.decode(session.get(paths.config_path("brokers/2"))[0]).config == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (ListChange(append="compact"), "delete,compact"),
+        (ListChange(subtract="compact"), "delete"),
+        (ListChange(append="delete"), "delete"),
+    ],
+)
+def test_list_that_all_brokers_lack_begins_with_the_default(
+    session: Coordination, change: ListChange, expected: str
+) -> None:
+    configs_of(session).alter("", {"log.cleanup.policy": change}, set())
+    configs = configs_of(session)
+    assert configs.for_all == {"log.cleanup.policy": expected}
+
+
+def test_list_that_a_broker_lacks_begins_with_that_of_all_brokers(session: Coordination) -> None:
+    configs = configs_of(session)
+    configs.alter("", {"log.cleanup.policy": "compact"}, set())
+    configs.reload()
+    configs.alter("1", {"log.cleanup.policy": ListChange(append="delete")}, set())
+    assert stored(session) == {"log.cleanup.policy": "compact,delete"}
+    configs.alter("1", {"log.cleanup.policy": ListChange(subtract="compact")}, set())
+    assert stored(session) == {"log.cleanup.policy": "delete"}
+    with pytest.raises(InvalidRequestError, match="only broker 2 has its "):
+        configs.alter("2", {"log.cleanup.policy": ListChange(append="delete")}, set())
+
+
+def test_list_that_a_listener_lacks_begins_with_that_of_all_listeners(session: Coordination) -> None:
+    options = {"broker.id": 1, "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512"}
+    option = "listener.name.plaintext.sasl.enabled.mechanisms"
+    BrokerConfigs(session, BrokerConfig.load(options)).alter("1", {option: ListChange(append="SCRAM-SHA-256")}, set())
+    assert stored(session) == {option: "PLAIN,SCRAM-SHA-512,SCRAM-SHA-256"}
+
+
+def test_replacement_of_the_options_of_another_broker_keeps_those_that_only_it_can_validate(
+    session: Coordination,
+) -> None:
+    session.create(paths.config_path("brokers/2"), ConfigNode({f"{LISTENER}.location": "/keys"}).encode())
+    with pytest.raises(InvalidRequestError, match="only broker 2"):
+        configs_of(session, 1).alter("2", {"log.retention.ms": "5"}, set(), replaces=True)
+    configs_of(session, 2).alter("2", {"log.retention.ms": "5"}, set(), replaces=True)
+    assert ConfigNode.decode(session.get(paths.config_path("brokers/2"))[0]).config == {"log.retention.ms": "5"}

@@ -23,9 +23,11 @@ from millrace_broker.metadata import (
     registration,
 )
 from millrace_broker.metadata.config_nodes import change_config, read_config
+from millrace_broker.metadata.option_changes import ListChange
 
 CONFIG = BrokerConfig.load({})
 NODE = "/config/topics/t"
+THROTTLED = "leader.replication.throttled.replicas"
 
 
 @pytest.fixture
@@ -55,6 +57,25 @@ def test_options_that_two_brokers_set_both_hold(store: EmbeddedStore) -> None:
     two.alter_config("t", {"retention.bytes": "2"}, set())
     assert broker(store)._catalog.topic("t").overrides == {"retention.ms": "1", "retention.bytes": "2"}
     assert two._catalog.topic("t").config.retention_ms == 1
+
+
+def test_elements_that_two_brokers_append_and_subtract_are_both_in_the_list(store: EmbeddedStore) -> None:
+    one = broker(store)
+    one.create(TopicSpec(name="t"))
+    two = broker(store)
+    one.alter_config("t", {THROTTLED: ListChange(append="0:1,1:1")}, set())
+    two.alter_config("t", {THROTTLED: ListChange(append="2:1,0:1")}, set())
+    one.alter_config("t", {THROTTLED: ListChange(subtract="1:1")}, set())
+    assert broker(store)._catalog.topic("t").overrides == {THROTTLED: "0:1,2:1"}
+
+
+def test_options_that_another_broker_has_set_are_replaced(store: EmbeddedStore) -> None:
+    one = broker(store)
+    one.create(TopicSpec(name="t"))
+    two = broker(store)
+    one.alter_config("t", {"retention.ms": "1", "segment.bytes": "5000"}, set())
+    two.alter_config("t", {"segment.bytes": "6000"}, set(), replaces=True)
+    assert broker(store)._catalog.topic("t").overrides == {"segment.bytes": "6000"}
 
 
 def test_versions_of_a_schema_that_two_brokers_make_both_stay(store: EmbeddedStore) -> None:
