@@ -14,7 +14,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar, Self, TypeVar, cast, dataclass_transform
+from typing import Any, ClassVar, Final, Self, TypeVar, cast, dataclass_transform
 from uuid import UUID
 
 from millrace.errors import InvalidRecordError, UnsupportedVersionError
@@ -28,6 +28,8 @@ from millrace.kafka_protocol.writing import Encoder, compile_encoder
 T = TypeVar("T")
 M = TypeVar("M", bound="Message")
 _COPIED_BYTES_MAX = 4096
+_HIDDEN: Final = frozenset(("auth_bytes", "salt", "salted_password", "hmac"))
+"""Fields with passwords and tokens, which ``repr`` hides. It also hides values of options, some of which are secret."""
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field,))
@@ -64,8 +66,13 @@ class Message(Structure):
         return hash(self._values())
 
     def __repr__(self) -> str:
-        values = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in self.FIELDS)
+        values = ", ".join(f"{field.name}={self._shown(field)}" for field in self.FIELDS)
         return f"{type(self).__qualname__}({values})"
+
+    def _shown(self, field: Field) -> str:
+        value = getattr(self, field.name)
+        is_option = field.name == "value" and field.layout.kind == "string"
+        return "(hidden)" if value and (is_option or field.name in _HIDDEN) else repr(value)
 
     def _values(self) -> tuple[Any, ...]:
         return (self.unknown_tagged_fields, *(getattr(self, field.name) for field in self.FIELDS))

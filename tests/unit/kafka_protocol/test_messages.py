@@ -22,12 +22,16 @@ from millrace.kafka_protocol.calls.alter_client_quotas import (
     AlterClientQuotasRequestEntryData,
     OpData,
 )
+from millrace.kafka_protocol.calls.alter_user_scram_credentials import ScramCredentialUpsertion
 from millrace.kafka_protocol.calls.api_versions import ApiVersionsRequest
 from millrace.kafka_protocol.calls.describe_topic_partitions import DescribeTopicPartitionsResponse
+from millrace.kafka_protocol.calls.expire_delegation_token import ExpireDelegationTokenRequest
 from millrace.kafka_protocol.calls.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
+from millrace.kafka_protocol.calls.incremental_alter_configs import AlterableConfig, AlterConfigsResource
 from millrace.kafka_protocol.calls.metadata import MetadataRequest
 from millrace.kafka_protocol.calls.offset_fetch import OffsetFetchRequest
 from millrace.kafka_protocol.calls.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from millrace.kafka_protocol.calls.sasl_authenticate import SaslAuthenticateRequest
 from millrace.kafka_protocol.data.request_header import RequestHeader
 from millrace.kafka_protocol.data.response_header import ResponseHeader
 from millrace.kafka_protocol.message import Message
@@ -246,6 +250,24 @@ def test_messages_are_compared_and_hashed_by_value() -> None:
     assert hash(produce(b"x")) == hash(produce(b"x"))
     assert dataclasses.replace(produce(b"x"), acks=0) != produce(b"x")
     assert "unknown_tagged_fields" not in repr(ApiVersionsRequest())
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        SaslAuthenticateRequest(auth_bytes=b"hunter2"),
+        ExpireDelegationTokenRequest(hmac=b"hunter2", expiry_time_period_ms=1),
+        ScramCredentialUpsertion(name="a", mechanism=1, iterations=1, salt=b"hunter2", salted_password=b"hunter2"),
+        AlterConfigsResource(
+            resource_type=4,
+            resource_name="1",
+            configs=(AlterableConfig(name="ssl.keystore.password", config_operation=0, value="hunter2"),),
+        ),
+    ],
+)
+def test_text_of_a_message_hides_secrets(secret: Message) -> None:
+    assert "hunter2" not in repr(secret)
+    assert "(hidden)" in repr(secret)
 
 
 @pytest.mark.parametrize("value", [0.5, -math.inf])
