@@ -7,6 +7,7 @@ Kafka's classes are ``AclBinding``, ``ResourcePattern``, ``AccessControlEntry`` 
 from __future__ import annotations
 
 import ipaddress
+import re
 from enum import IntEnum
 from typing import Final, NamedTuple, Self
 
@@ -88,6 +89,9 @@ CLUSTER_NAME: Final = "kafka-cluster"
 """Name of the only resource of the type ``CLUSTER``."""
 WILDCARD: Final = "*"
 """Name of a literal pattern of every resource of a type, and host of an entry for every host."""
+_USER: Final = "User"
+"""Type of the principals of all clients."""
+_TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 EVERYONE: Final = "User:*"
 """Principal of an entry for every principal."""
 
@@ -172,13 +176,12 @@ class AclBinding(NamedTuple):
                 f"an ACL on {pattern.name!r}: no ZooKeeper node can have this name. Use a prefixed ACL on the part "
                 "before the '/'"
             )
+        _check_possible(pattern)
         if pattern.resource_type is ResourceType.CLUSTER and pattern.name != CLUSTER_NAME:
             raise InvalidRequestError(
                 f"an ACL on cluster {pattern.name!r}: the only name of a cluster is {CLUSTER_NAME}"
             )
-        kind, colon, name = entry.principal.partition(":")
-        if not (kind and colon and name):
-            raise InvalidRequestError(f"principal {entry.principal!r}: expected Type:name, as User:alice")
+        _check_principal(entry.principal)
         if entry.operation in (AclOperation.UNKNOWN, AclOperation.ANY):
             raise InvalidRequestError(f"an ACL for operation {entry.operation.title}: name one operation, or All")
         if entry.permission not in (AclPermission.ALLOW, AclPermission.DENY):
@@ -190,6 +193,32 @@ class AclBinding(NamedTuple):
                 f"the host {entry.host!r} of an ACL of {entry.principal} is no IP address, and no connection would "
                 "have it: give one address, or * for all hosts. There are neither names nor ranges of addresses"
             )
+
+
+def _check_principal(principal: str) -> None:
+    kind, colon, name = principal.partition(":")
+    if not (kind and colon and name):
+        raise InvalidRequestError(f"principal {principal!r}: expected Type:name, as User:alice")
+    if kind != _USER:
+        raise InvalidRequestError(
+            f"principal {principal!r}: no client has the type {kind}, so the ACL would never apply. Every client is a "
+            f"User (in this case): use {_USER}:{name}"
+        )
+
+
+def _check_possible(pattern: ResourcePattern) -> None:
+    """Raise ``InvalidRequestError`` for a pattern that matches no possible name."""
+    if pattern.pattern_type is PatternType.PREFIXED and pattern.name == WILDCARD:
+        raise InvalidRequestError(
+            f"a prefixed ACL on {WILDCARD!r} would apply only to names that begin with {WILDCARD}: use a literal ACL "
+            f"on {WILDCARD!r} for all names"
+        )
+    is_topic = pattern.resource_type is ResourceType.TOPIC and pattern.name != WILDCARD
+    if is_topic and not _TOPIC_NAME.fullmatch(pattern.name):
+        raise InvalidRequestError(
+            f"an ACL on topic {pattern.name!r}: no topic has this name, so the ACL would never apply. Names have 1 to "
+            f"249 of the characters a-z A-Z 0-9 . _ -. Use a prefixed ACL for a part, and {WILDCARD!r} for all topics"
+        )
 
 
 def _is_address(host: str) -> bool:

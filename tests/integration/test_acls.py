@@ -346,6 +346,11 @@ def test_the_commands_of_the_page_run_as_they_stand(
             ["add", "--allow-principal", "User:a", "--topic", "t", "--resource-pattern-type", "match"],
             "literal or prefixed",
         ),
+        (["add", "--deny-principal", "user:a", "--topic", "t"], "use User:a"),
+        (
+            ["add", "--deny-principal", "User:a", "--topic", "*", "--resource-pattern-type", "prefixed"],
+            "use a literal ACL on '*'",
+        ),
         (["remove", "--force"], "name the resources"),
         (["who"], "name one resource"),
     ],
