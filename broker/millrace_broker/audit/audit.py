@@ -10,6 +10,7 @@ Invariants
   appended to it.
 - A batch keeps its producer's numbers until it is written, also over a restart. A leader therefore appends it once.
 - A batch whose write fails unexpectedly is counted, and does not block the batches after it.
+- A batch whose content the topic refuses is set aside in the spool, and does not block the batches after it.
 - The broker logs one line when rows begin to be written, to be spooled, or to be lost.
 """
 
@@ -25,9 +26,14 @@ from typing import Final
 from millrace.errors import (
     DuplicateSequenceError,
     InvalidProducerEpochError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    MessageTooLargeError,
     MillraceError,
     OutOfOrderSequenceError,
+    RecordListTooLargeError,
     RequestTimedOutError,
+    SchemaMismatchError,
     StorageError,
 )
 from millrace_broker.audit.events import AuditBatch, AuditRow
@@ -42,6 +48,14 @@ ROWS_MAX: Final = 500
 """Maximum of rows in a batch. With the longest texts they have less than a megabyte."""
 _WRITE_S: Final = 5.0
 """Longest time for one write, before its rows go to the spool."""
+_REFUSALS: Final = (
+    InvalidRecordError,
+    InvalidTimestampError,
+    MessageTooLargeError,
+    RecordListTooLargeError,
+    SchemaMismatchError,
+)
+"""Errors about the content of a batch, which a later write of the same batch would get too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +155,8 @@ class Audit:
             is_next = not len(self._spool)
             try:
                 is_written = is_next and await self._is_written(batch)
+            except _REFUSALS:
+                is_written = False  # it is set aside when it is first in the spool
             except Exception as error:
                 _logger.exception("a batch of the audit could not be written")
                 self._lost(batch, f"{type(error).__name__}: {error}", was_sent=True)
@@ -163,12 +179,15 @@ class Audit:
         return batch
 
     async def _is_written(self, batch: AuditBatch) -> bool:
+        """Write a batch. Return False if a later write may succeed. Raises ``_REFUSALS``."""
         try:
             try:
                 async with asyncio.timeout(_WRITE_S):
                     await self._write(batch)
             except TimeoutError:
                 raise RequestTimedOutError(f"no answer within {_WRITE_S:.0f} s") from None
+        except _REFUSALS:
+            raise
         except MillraceError as error:
             self._failed(error)
             return False
@@ -199,20 +218,29 @@ class Audit:
 
     async def _write_spooled(self) -> None:
         """Write batches of the spool, from the first one, until one fails."""
+        has_refusals = False
         try:
             while (batch := await self._executors.run_io(self._spool.first)) is not None:
                 try:
                     if not await self._is_written(batch):
                         return
-                except Exception:
-                    _logger.exception("a batch of the audit could not be written, and is set aside in its spool")
+                except Exception as error:
+                    _logger.error(
+                        "rows of the audit cannot be written, and are kept in a .damaged file of %s: %s",
+                        self._spool.directory,
+                        error,
+                        exc_info=not isinstance(error, _REFUSALS),
+                    )
                     await self._executors.run_io(self._spool.set_aside_first)
+                    has_refusals = True
+                    if batch.producer_id == self._producer_id:
+                        self._producer_id = None  # its numbers are missing, so that later rows get other ones
                     continue
                 await self._executors.run_io(self._spool.remove_first)
         except StorageError as error:
             self._failed(error)
             return
-        if self._is_failing and self._producer_id is not None:
+        if self._is_failing and (has_refusals or self._producer_id is not None):
             self._is_failing = False
             _logger.info("the audit is written to its topic again")
 

@@ -24,8 +24,8 @@ DIFFERENCES: Final = {
     "some.",
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: "One request can set the credentials of both mechanisms of a user. Kafka then "
     "answers `DUPLICATE_RESOURCE`.",
-    ApiKey.CREATE_ACLS: "ACLs that could never apply are refused: principals of another type than `User`, hosts that are "
-    "no IP address, names that no topic can have, and the prefix `*`.",
+    ApiKey.CREATE_ACLS: "ACLs that could never apply are refused: principals of another type than `User`, hosts "
+    "that are no IP address, names that no topic can have, and the prefix `*`.",
     ApiKey.CREATE_DELEGATION_TOKEN: "Without an authorizer, a client creates tokens of its own principal only.",
     ApiKey.DESCRIBE_DELEGATION_TOKEN: "Without an authorizer, a client sees the tokens that it owns or renews.",
     ApiKey.API_VERSIONS: "The features are group.version 1, share.version 1 and transaction.version 2.",

@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 
 from millrace.errors import (
     CoordinatorNotAvailableError,
+    InvalidRecordError,
+    MessageTooLargeError,
     MillraceError,
     NotEnoughReplicasAfterAppendError,
     OutOfOrderSequenceError,
@@ -259,6 +261,54 @@ def test_a_batch_that_no_topic_takes_keeps_no_other_rows_back(world: World) -> N
         assert [path.suffix for path in world.directory.iterdir()] == [".damaged"]
 
     play(world, work())
+
+
+@pytest.mark.parametrize("refusal", [MessageTooLargeError("9 bytes"), InvalidRecordError("no row")])
+def test_batches_that_the_topic_refuses_are_set_aside_and_later_ones_written(
+    world: World, refusal: MillraceError, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        world.topic.always = DOWN
+        await world.step()
+        await world.step()
+        world.topic.always = None
+        world.topic.errors = [refusal]
+        await world.step()
+        assert world.numbers == [1, 2]
+        assert not world.audit.statistics().is_failing
+        world.topic.errors = [refusal, refusal]  # from memory, and from the spool
+        await world.step()
+        await world.step()
+        assert world.numbers == [1, 2, 4]
+        found = world.audit.statistics()
+        assert (found.damaged_files, found.spooled_batches, found.dropped, found.is_failing) == (2, 0, 0, False)
+
+    play(world, work())
+    kept = [AuditBatch.decode(path.read_bytes()) for path in sorted(world.directory.iterdir())]
+    assert [each.rows[0].time_ms for each in kept] == [0, 3]
+    assert refusal.message in caplog.text
+
+
+def test_batches_that_were_set_aside_count_toward_the_bound_until_they_are_removed(world: World) -> None:
+    world.max_bytes = 2 * BLOCK_BYTES
+
+    async def work() -> None:
+        world.topic.always = MessageTooLargeError("9 bytes")
+        for _ in range(3):
+            await world.step()
+        assert [path.name[19:] for path in sorted(world.directory.iterdir())] == ["0.json.damaged", "1.json.damaged"]
+        assert world.audit.statistics().dropped == 1
+        (world.directory / f"{0:020}.json.damaged").unlink()
+        await world.step()
+        assert world.audit.statistics().dropped == 1
+
+    async def after_a_restart() -> None:
+        world.topic.always = DOWN
+        await world.step()
+        assert world.audit.statistics().dropped == 1
+
+    play(world, work())
+    play(world, after_a_restart())
 
 
 def test_a_leader_that_lost_the_numbers_gets_rows_without_them(world: World) -> None:
