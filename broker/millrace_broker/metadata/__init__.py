@@ -7,7 +7,7 @@
 
 Configurations, as Kafka stores them: ``broker_configs`` (passwords by ``password_encoder``), ``group_configs``,
 ``quota_configs``, ``scram_credentials``, ``client_metrics`` and ``payload_schemas``. ``config_nodes`` reads and writes
-their nodes, and ``config_notices`` tells all brokers of a change.
+their nodes, ``option_changes`` applies changes, and ``config_notices`` tells all brokers of them.
 
 ``registration`` is a broker's own node, and ``producer_ids`` gives out the cluster's producer ids.
 """

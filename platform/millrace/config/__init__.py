@@ -1,6 +1,6 @@
 """Configuration loader and the configurations.
 
-``base`` is the loader: names, types, checks.
+``base`` is the loader: names, types, checks. ``properties`` parses files.
 
 Options of brokers: ``broker``, composed of ``cluster``, ``zookeeper``, ``listener_options`` (``listeners``,
 ``loopback``), ``authorization_options``, ``group_options``, ``quota_options``, ``password_options`` and
