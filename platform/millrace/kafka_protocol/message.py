@@ -20,7 +20,7 @@ from uuid import UUID
 from millrace.errors import InvalidRecordError, UnsupportedVersionError
 from millrace.ids import id_text
 from millrace.kafka_protocol.constructing import compile_constructor
-from millrace.kafka_protocol.fields import Structure, field_of, of, parse_versions
+from millrace.kafka_protocol.fields import Field, Structure, field_of, of, parse_versions
 from millrace.kafka_protocol.reading import UNLIMITED, Decoder, compile_decoder
 from millrace.kafka_protocol.wire import Buffer, TaggedField
 from millrace.kafka_protocol.writing import Encoder, compile_encoder
