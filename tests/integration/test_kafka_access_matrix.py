@@ -96,6 +96,7 @@ OPEN = (
     "ApiVersions",
     "SaslHandshake",
     "SaslAuthenticate",
+    "GetTelemetrySubscriptions",
     "DescribeCluster",
     "CreateDelegationToken",
     "RenewDelegationToken",

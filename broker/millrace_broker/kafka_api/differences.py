@@ -50,6 +50,9 @@ DIFFERENCES: Final = {
     "host name.",
     ApiKey.DESCRIBE_CLUSTER: "There are no fenced brokers, which KRaft has.",
     ApiKey.DESCRIBE_LOG_DIRS: "No directory is cordoned (KIP-1066).",
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: "Not advertised, as by a Kafka broker without a metrics receiver. The answer "
+    "names no metrics, also if a subscription for client metrics is stored. Kafka refuses a second request within the "
+    "push interval.",
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: "There are no eligible leader replicas.",
 }
 """Known differences, by call."""
@@ -64,7 +67,6 @@ UNANSWERED: Final = {
     ApiKey.WRITE_SHARE_GROUP_STATE: _SHARE_STATE,
     ApiKey.DELETE_SHARE_GROUP_STATE: _SHARE_STATE,
     ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: _SHARE_STATE,
-    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: "not advertised, as by a Kafka broker without a metrics receiver",
     ApiKey.PUSH_TELEMETRY: "not advertised, as by a Kafka broker without a metrics receiver",
 }
 """Calls that are not answered, with the reason."""

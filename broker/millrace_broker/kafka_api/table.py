@@ -17,6 +17,8 @@ _VERSION_MIN: Final = {ApiKey.SASL_HANDSHAKE: 1}
 """Lowest versions where Kafka's oldest is not answered: SASL without Kafka's framing."""
 _ADVERTISED_FROM: Final = {ApiKey.PRODUCE: 0}
 """Lowest advertised versions that are not answered. librdkafka needs them to choose compression (KAFKA-18659)."""
+_NOT_ADVERTISED: Final = (ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,)
+"""Answered calls that ApiVersions does not name, because Java's clients would use them all the time."""
 
 
 def kafka_calls(state: KafkaState) -> dict[int, KafkaCall]:
@@ -25,6 +27,7 @@ def kafka_calls(state: KafkaState) -> dict[int, KafkaCall]:
     state.api_versions = tuple(
         ApiVersion(api_key=key, min_version=_ADVERTISED_FROM.get(key, call.versions[0]), max_version=call.versions[-1])
         for key, call in sorted(calls.items())
+        if key not in _NOT_ADVERTISED
     )
     return {int(key): call for key, call in calls.items()}
 

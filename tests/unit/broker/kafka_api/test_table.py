@@ -39,3 +39,12 @@ def test_a_broker_starts_without_the_modules_of_single_calls() -> None:
     imported = {name.rpartition(".")[2] for name in done.stdout.split()}
     assert "table" in imported
     assert not imported & {key.name.lower() for key in ApiKey}
+
+
+def test_client_metrics_are_answered_and_not_advertised() -> None:
+    """Otherwise Java's clients ask for them all the time."""
+    state = KafkaState(BrokerConfig.load({}))
+    calls = kafka_calls(state)
+    advertised = {each.api_key for each in state.api_versions}
+    assert set(calls) - advertised == {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS}
+    assert ApiKey.PUSH_TELEMETRY not in calls
