@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from millrace.clients import Admin, Consumer, Producer, ShareConsumer, TopicPartition
-from millrace.errors import InconsistentGroupProtocolError, MillraceError
+from millrace.errors import GroupIdNotFoundError, InconsistentGroupProtocolError, MillraceError
 from millrace.records import scan_headers
 
 from .broker_cluster import Cluster
@@ -236,18 +236,21 @@ def test_an_id_is_that_of_one_kind_of_group_also_on_two_coordinators(cluster: Cl
     cluster.admin.elect_leaders(list(moves))
     for number, leader in leaders.items():
         eventually(lambda n=number, leader=leader: cluster.leader("__share_group_state", n) not in (-1, leader))
+
+    def refuses(kind: type[Consumer | ShareConsumer], group: str, error: type[MillraceError]) -> None:
+        with kind({**options, "group.id": f"{group}-{topic}"}) as refused:
+            refused.subscribe([topic])
+            with pytest.raises(error, match="choose another id"):
+                refused.poll(20_000)
+
     with Consumer({**options, "group.id": f"classic-{topic}"}) as consumer:
         consumer.subscribe([topic])
         while not consumer.assignment():
             consumer.poll(100)
-        with ShareConsumer({**options, "group.id": f"classic-{topic}"}) as sharer:
-            sharer.subscribe([topic])
-            with pytest.raises(InconsistentGroupProtocolError, match="is a consumer group with members"):
-                sharer.poll(20_000)
+        refuses(ShareConsumer, "classic", GroupIdNotFoundError)
+    refuses(ShareConsumer, "classic", GroupIdNotFoundError)
     with ShareConsumer({**options, "group.id": f"shared-{topic}"}) as sharer:
         sharer.subscribe([topic])
         eventually(lambda: sharer.poll(50) is not None and cluster.admin.describe_group(f"shared-{topic}").members)
-        with Consumer({**options, "group.id": f"shared-{topic}"}) as consumer:
-            consumer.subscribe([topic])
-            with pytest.raises(InconsistentGroupProtocolError, match="is a share group with members"):
-                consumer.poll(20_000)
+        refuses(Consumer, "shared", InconsistentGroupProtocolError)
+    refuses(Consumer, "shared", InconsistentGroupProtocolError)

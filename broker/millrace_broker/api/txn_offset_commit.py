@@ -14,6 +14,7 @@ from millrace.errors import (
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.commits import checked_commits
+from millrace_broker.api.common.group_kinds import SHARE, check_is_not
 from millrace_broker.api.common.identities import identity_of
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
@@ -27,7 +28,8 @@ async def handle(
     """Commit the offsets within the transaction.
 
     Errors of a partition are reported per partition; others end the call. If the transaction's coordinator cannot be
-    asked now, raise ``CoordinatorLoadInProgressError``, as Kafka does.
+    asked now, raise ``CoordinatorLoadInProgressError``, as Kafka does. Raise the error of ``check_is_not`` for the id
+    of a share group.
     """
     if request.producer_id < 0 or request.producer_epoch < 0:
         raise InvalidRequestError("TxnOffsetCommit without a producer id and epoch: initialise the transactions first")
@@ -49,5 +51,6 @@ async def handle(
     response = pb.TxnOffsetCommitResponse()
     commits = await checked_commits(broker, request.topics, response.topics)
     shard = await broker.groups.wait_for_shard(request.group_id)  # the leader may have changed meanwhile
+    await check_is_not(broker, request.group_id, SHARE, is_new=request.group_id not in shard.entries)
     await shard.commit_transactional(request.group_id, identity_of(request), commits, transaction)
     return response
