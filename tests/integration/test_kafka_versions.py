@@ -12,7 +12,12 @@ from uuid import UUID
 import pytest
 
 from millrace.config.broker import BrokerConfig
-from millrace.errors import InvalidRequestError, UnsupportedVersionError
+from millrace.errors import (
+    CorruptBatchError,
+    InvalidRequestError,
+    UnsupportedCompressionError,
+    UnsupportedVersionError,
+)
 from millrace.kafka_protocol.calls.describe_groups import DescribeGroupsRequest
 from millrace.kafka_protocol.calls.fetch import FetchPartition, FetchRequest, FetchTopic
 from millrace.kafka_protocol.calls.init_producer_id import InitProducerIdRequest
@@ -33,7 +38,7 @@ from millrace.kafka_protocol.calls.produce import PartitionProduceData, ProduceR
 from millrace.kafka_protocol.calls.table import ApiKey
 from millrace.kafka_protocol.fields import NIL_UUID
 from millrace.kafka_protocol.lookup import request_class
-from millrace.records import Record, build_rows_batch, read_header, read_rows
+from millrace.records import Compression, Record, build_entries, build_rows_batch, read_header, read_rows
 from millrace_broker.kafka_api import KafkaState, kafka_calls
 from millrace_broker.testing import EmbeddedBroker
 
@@ -150,6 +155,53 @@ def test_records_are_fetched_in_each_version(wire: KafkaWire, module_broker: Emb
         assert fetch(1, session=(first.session_id ^ 1, 1)).error_code == 70
     if version >= 13:
         assert fetch(0, _UNKNOWN_ID).responses[0].partitions[0].error_code == 100
+
+
+@pytest.mark.parametrize("version", [6, 7])
+def test_only_the_zstd_batch_of_an_old_producer_is_refused(
+    wire: KafkaWire, module_broker: EmbeddedBroker, topic: str, version: int
+) -> None:
+    create_topic(module_broker, topic, 5)
+    partitions = tuple(
+        PartitionProduceData(
+            index=number,
+            records=bytes(build_rows_batch([Record(value=b"x", timestamp_ms=1)], compression=compression)),
+        )
+        for number, compression in enumerate(Compression)
+    )
+    data = TopicProduceData(name=topic, partition_data=partitions)
+    (answer,) = wire.call(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=(data,)), version).responses
+    refused = UnsupportedCompressionError.code if version < 7 else 0
+    assert [each.error_code for each in answer.partition_responses] == [0, 0, 0, 0, refused]
+    assert [each.base_offset for each in answer.partition_responses] == [0, 0, 0, 0, -1 if refused else 0]
+
+
+@pytest.mark.parametrize("timestamp_ms", [0, Compression.ZSTD << 24])
+def test_a_message_of_an_old_format_is_not_taken_for_a_zstd_batch(
+    wire: KafkaWire, module_broker: EmbeddedBroker, topic: str, timestamp_ms: int
+) -> None:
+    """Such a message has a part of its timestamp where a batch has its compression."""
+    create_topic(module_broker, topic)
+    message = build_entries([Record(value=b"x", timestamp_ms=timestamp_ms)], magic=1)
+    data = TopicProduceData(name=topic, partition_data=(PartitionProduceData(index=0, records=message),))
+    (answer,) = wire.call(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=(data,)), 6).responses
+    assert answer.partition_responses[0].error_code == CorruptBatchError.code
+
+
+@pytest.mark.parametrize("version", [9, 10])
+def test_a_topic_of_zstd_is_not_read_by_an_old_consumer(
+    wire: KafkaWire, module_broker: EmbeddedBroker, topic: str, version: int
+) -> None:
+    names = (f"{topic}-zstd", f"{topic}-lz4")
+    for name, compression in zip(names, ("zstd", "lz4"), strict=True):
+        create_topic(module_broker, name, compression_type=compression)
+        wire.call(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=(_data(name),)), 9)
+    partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+    topics = tuple(FetchTopic(topic=name, partitions=(partition,)) for name in names)
+    request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=2**20, topics=topics, forgotten_topics_data=())
+    found = [each.partitions[0] for each in wire.call(request, version).responses]
+    refused = UnsupportedCompressionError.code if version < 10 else 0
+    assert [(each.error_code, bool(each.records)) for each in found] == [(refused, not refused), (0, True)]
 
 
 @pytest.mark.parametrize("version", _VERSIONS[ApiKey.OFFSET_COMMIT])

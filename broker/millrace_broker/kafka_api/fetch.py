@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from millrace.errors import MillraceError, ThrottledError
+from millrace.config.topic import CompressionType
+from millrace.errors import MillraceError, ThrottledError, UnsupportedCompressionError
 from millrace.kafka_protocol.calls.fetch import (
     AbortedTransaction,
     EpochEndOffset,
@@ -38,6 +39,8 @@ _PAUSE_MS_MAX: Final = 500
 _WITH_ERROR: Final = 7
 _WITH_CURRENT_LEADER: Final = 16
 """First version whose answers name the leader of a partition that has moved (KIP-951)."""
+_WITH_ZSTD: Final = 10
+"""First version whose clients can read batches that are compressed by zstd (KIP-110)."""
 
 
 async def handle(message: FetchRequest, request: KafkaRequest) -> FetchResponse:
@@ -140,6 +143,7 @@ async def _data(
         leader = leaders.find(topic.name, result.partition) if is_elsewhere else UNKNOWN
         return _refused(result.partition, code_of(result.error), leader)
     try:
+        _check_compression(request, topic)
         info = request.broker.partitions.topic(topic.name, topic.topic_id)
         records = await fetched_rows(request, info, result.partition, answer.records)
     except Exception as error:  # noqa: BLE001 - the partition's error; unexpected errors are logged
@@ -164,6 +168,16 @@ async def _data(
         preferred_read_replica=result.preferred_read_replica if result.HasField("preferred_read_replica") else -1,
         records=records,
     )
+
+
+def _check_compression(request: KafkaRequest, topic: TopicAnswer) -> None:
+    """Raise ``UnsupportedCompressionError`` for an old client of a topic with ``compression.type=zstd``."""
+    if request.version >= _WITH_ZSTD:
+        return
+    if request.broker.partitions.topic(topic.name, topic.topic_id).config.compression_type is CompressionType.ZSTD:
+        raise UnsupportedCompressionError(
+            f"topic {topic.name} is compressed by zstd, which needs version {_WITH_ZSTD} of Fetch: upgrade the client"
+        )
 
 
 def _refused(partition: int, error_code: int, leader: LeaderAndEpoch = UNKNOWN) -> PartitionData:

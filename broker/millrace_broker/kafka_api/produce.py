@@ -31,7 +31,7 @@ from millrace.kafka_protocol.calls.produce import (
 )
 from millrace.protocol import millrace_pb2 as pb
 from millrace.records import Compression
-from millrace.records.header import COMPRESSION_MASK
+from millrace.records.header import COMPRESSION_MASK, MAGIC
 from millrace_broker.api.common.access_rules import denied_items
 from millrace_broker.api.produce import PartitionAppend, Producing, append
 from millrace_broker.kafka_api.call import KafkaRequest
@@ -45,8 +45,8 @@ _WITH_ABORTABLE: Final = 11
 """First version that has the error TRANSACTION_ABORTABLE."""
 _WITH_ZSTD: Final = 7
 """First version whose batches may be compressed by zstd (KIP-110)."""
-_COMPRESSION_AT: Final = 22
-"""Place of the byte of a batch's attributes that has its compression."""
+_MAGIC_AT, _COMPRESSION_AT = 16, 22
+"""Places of a batch's magic, and of the byte of its attributes that has its compression."""
 _WITH_CURRENT_LEADER: Final = 10
 """First version whose answers name the leader of a partition that has moved (KIP-951)."""
 _NO_LEADER: Final = LeaderIdAndEpoch()
@@ -102,7 +102,9 @@ async def handle(message: ProduceRequest, request: KafkaRequest) -> ProduceRespo
 def _refuse_zstd(appends: Sequence[PartitionAppend]) -> None:
     """Set the error of partitions whose batch is compressed by zstd, which old consumers cannot read."""
     for each in appends:
-        if len(each.records) > _COMPRESSION_AT and each.records[_COMPRESSION_AT] & COMPRESSION_MASK == Compression.ZSTD:
+        data = each.records
+        is_batch = len(data) > _COMPRESSION_AT and data[_MAGIC_AT] == MAGIC  # others are refused later
+        if is_batch and data[_COMPRESSION_AT] & COMPRESSION_MASK == Compression.ZSTD:
             each.error = UnsupportedCompressionError(
                 f"a batch for {each.topic}-{each.partition} is compressed by zstd, which needs version {_WITH_ZSTD} of "
                 "Produce: upgrade the client, or set another compression.type"
