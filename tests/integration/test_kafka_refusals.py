@@ -13,6 +13,9 @@ import pytest
 
 from millrace.errors import (
     DuplicateResourceError,
+    GroupIdNotFoundError,
+    IllegalGenerationError,
+    InconsistentGroupProtocolError,
     InvalidConfigError,
     InvalidRegularExpressionError,
     InvalidRequestError,
@@ -20,6 +23,7 @@ from millrace.errors import (
     OffsetNotAvailableError,
     ResourceNotFoundError,
     StaleMemberEpochError,
+    UnknownMemberError,
     UnknownTopicIdError,
     UnsupportedVersionError,
 )
@@ -44,10 +48,13 @@ from millrace.kafka_protocol.calls import (
 from millrace.kafka_protocol.calls.find_coordinator import FindCoordinatorRequest
 from millrace.kafka_protocol.calls.init_producer_id import InitProducerIdRequest
 from millrace.kafka_protocol.calls.metadata import MetadataRequest, MetadataRequestTopic
+from millrace.kafka_protocol.calls.sync_group import SyncGroupRequest
 from millrace_broker.api import list_offsets as offsets_handler
 from millrace_broker.testing import EmbeddedBroker
 
+from .conftest import NOW_MS
 from .kafka_clients import create_topic
+from .kafka_share_members import NOT_YET
 from .kafka_wire import EVERY_ACL, KafkaWire, find_coordinator, join_consumer_group
 from .waiting import Stall
 
@@ -209,6 +216,42 @@ def test_a_leader_without_a_known_high_watermark_answers_with_the_error_of_the_v
 
     monkeypatch.setattr(offsets_handler, "_check_known", refuse)
     assert _list_offset(wire, topic, -1, version).error_code == error.code
+    assert _list_offset(wire, topic, 1, version).error_code == error.code, "no record below the high watermark"
+    assert _list_offset(wire, topic, -2, version).error_code == 0, "earliest"
+
+
+def test_a_leader_without_a_known_high_watermark_finds_records_below_it(
+    wire: KafkaWire, topic: str, calls: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls.produce(topic, calls.batch(b"a"))
+
+    def refuse(*args: Any) -> None:
+        raise OffsetNotAvailableError("the high watermark is not known yet")
+
+    monkeypatch.setattr(offsets_handler, "_check_known", refuse)
+    timestamps = {NOW_MS: 0, -2: 0, -4: 0, -3: 0}  # of the record, earliest, earliest on the disk, largest
+    for timestamp, offset in timestamps.items():
+        found = _list_offset(wire, topic, timestamp, 8)
+        assert (found.error_code, found.offset) == (0, offset), timestamp
+    for timestamp in (NOW_MS + 1, -1):
+        assert _list_offset(wire, topic, timestamp, 8).error_code == OffsetNotAvailableError.code, timestamp
+
+
+def test_a_partition_that_is_named_twice_has_no_offset(
+    module_broker: EmbeddedBroker, wire: KafkaWire, topic: str
+) -> None:
+    create_topic(module_broker, f"{topic}-2", 2)
+    partitions = tuple(
+        list_offsets.ListOffsetsPartition(partition_index=number, timestamp=timestamp)
+        for number, timestamp in ((0, -1), (1, -1), (0, -2))
+    )
+    topics = (list_offsets.ListOffsetsTopic(name=f"{topic}-2", partitions=partitions),)
+    (found,) = wire.call(list_offsets.ListOffsetsRequest(replica_id=-1, topics=topics), 8).topics
+    assert [(each.partition_index, each.error_code) for each in found.partitions] == [
+        (0, InvalidRequestError.code),
+        (1, 0),
+        (0, InvalidRequestError.code),
+    ]
 
 
 def test_an_option_that_a_request_sets_twice_is_not_changed(
@@ -247,6 +290,57 @@ def test_a_commit_with_an_old_member_epoch_gets_the_error_of_its_version(
         topics=(offset_commit.OffsetCommitRequestTopic(name=topic, partitions=(partition,)),),
     )
     assert wire.call(request, version).topics[0].partitions[0].error_code == error.code
+
+
+def _commit(wire: KafkaWire, topic: str, version: int, **member: Any) -> Any:
+    partition = offset_commit.OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=1, committed_metadata=None
+    )
+    topics = (offset_commit.OffsetCommitRequestTopic(name=topic, partitions=(partition,)),)
+    request = offset_commit.OffsetCommitRequest(group_id=topic, topics=topics, **member)
+    return wire.call(request, version).topics[0].partitions[0].error_code
+
+
+@pytest.mark.parametrize(("version", "error_code"), [(8, UnsupportedVersionError.code), (9, 0)])
+def test_a_member_with_an_epoch_commits_with_versions_that_have_epochs(
+    wire: KafkaWire, topic: str, version: int, error_code: int
+) -> None:
+    epoch = join_consumer_group(wire, topic).member_epoch
+    assert _commit(wire, topic, version, member_id="m", generation_id_or_member_epoch=epoch) == error_code
+
+
+@pytest.mark.parametrize(("version", "error"), [(8, IllegalGenerationError), (9, GroupIdNotFoundError)])
+def test_a_commit_with_a_generation_of_no_group_gets_the_error_of_its_version(
+    wire: KafkaWire, topic: str, version: int, error: Any
+) -> None:
+    find_coordinator(wire, 0, topic)
+    found = _commit(wire, topic, version, member_id="m", generation_id_or_member_epoch=1)
+    stall = Stall("the coordinator's groups")
+    while found in NOT_YET:
+        stall.check()
+        found = _commit(wire, topic, version, member_id="m", generation_id_or_member_epoch=1)
+    assert found == error.code
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("names", [(None, "range"), ("consumer", None)])
+def test_a_sync_without_the_protocol_is_refused_by_versions_that_have_it(
+    wire: KafkaWire, topic: str, version: int, names: tuple[str | None, str | None]
+) -> None:
+    find_coordinator(wire, 0, topic)
+    protocol_type, protocol_name = names if version >= 5 else (None, None)
+    request = SyncGroupRequest(
+        group_id=topic,
+        generation_id=1,
+        member_id="m",
+        protocol_type=protocol_type,
+        protocol_name=protocol_name,
+        assignments=(),
+    )
+    stall = Stall("the coordinator's groups")
+    while (error_code := wire.call(request, version).error_code) in NOT_YET:
+        stall.check()
+    assert error_code == (InconsistentGroupProtocolError if version >= 5 else UnknownMemberError).code
 
 
 def test_a_consumer_of_an_empty_group_id_finds_its_coordinator_and_commits(wire: KafkaWire, topic: str) -> None:

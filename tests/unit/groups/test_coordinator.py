@@ -17,6 +17,7 @@ from millrace.coordinator_records import ConsumerProtocolSubscription, write_ver
 from millrace.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
+    GroupIdNotFoundError,
     IllegalGenerationError,
     InvalidCommitOffsetSizeError,
     InvalidGroupIdError,
@@ -284,6 +285,11 @@ def test_impossible_requests_are_refused(tmp_path: Path) -> None:
             shard = await shard_of(broker, "g")
             with pytest.raises(IllegalGenerationError):
                 await shard.commit("g", Identity(member_id="m", generation_id=3), {T0: commit(1)})
+            with pytest.raises(IllegalGenerationError):
+                await shard.commit("g", Identity(member_id="m", generation_id=3, kafka_version=8), {T0: commit(1)})
+            with pytest.raises(GroupIdNotFoundError):
+                await shard.commit("g", Identity(member_id="m", generation_id=3, kafka_version=9), {T0: commit(1)})
+            assert "g" not in shard.entries
             with pytest.raises(InvalidCommitOffsetSizeError):
                 await shard.commit("g", SIMPLE, {("t" * 200, number): commit(1) for number in range(900)})
             assert shard.entries["g"].offsets.is_empty

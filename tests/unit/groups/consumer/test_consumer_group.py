@@ -22,6 +22,7 @@ from millrace.errors import (
     UnknownMemberError,
     UnreleasedInstanceIdError,
     UnsupportedAssignorError,
+    UnsupportedVersionError,
 )
 from millrace_broker.groups.consumer.classic_members import (
     assignment_bytes,
@@ -313,6 +314,33 @@ def test_an_invalid_heartbeat_is_refused(fields: dict[str, Any]) -> None:
     check_request(Heartbeat(**valid))
     with pytest.raises(InvalidRequestError):
         check_request(Heartbeat(**{**valid, **fields}))
+
+
+def test_a_member_without_names_and_with_an_empty_expression_joins_without_a_topic() -> None:
+    driver = Driver(t=1)
+    beat = Heartbeat(member_id="a", member_epoch=0, topics=None, regex="", rebalance_timeout_ms=1, owned=NO_PARTITIONS)
+    check_request(beat)
+    answer = driver.join("a", topics=None, regex="")
+    assert (answer.member_epoch, answer.assignment) == (1, NO_PARTITIONS)
+    assert driver.group.subscribed_topics() == frozenset()
+    assert driver.group.regexes == {}
+
+
+@pytest.mark.parametrize("version", [0, 9, 10])
+def test_a_member_with_an_epoch_commits_with_the_version_of_members(version: int) -> None:
+    driver = Driver(t=1)
+    epoch = driver.join("a", "t").member_epoch
+    identity = Identity(member_id="a", generation_id=epoch, kafka_version=version)
+    driver.group.check_commit(identity, is_transactional=False)
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 7])
+def test_a_member_with_an_epoch_does_not_commit_with_a_version_of_generations(epoch: int) -> None:
+    driver = Driver(t=1)
+    driver.join("a", "t")
+    identity = Identity(member_id="a", generation_id=epoch, kafka_version=8)
+    with pytest.raises(UnsupportedVersionError):
+        driver.group.check_commit(identity, is_transactional=False)
 
 
 class Client:
