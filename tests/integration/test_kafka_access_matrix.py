@@ -74,6 +74,7 @@ OF_CALL: dict[str, dict[str, Any]] = {
     "DescribeConfigs": {"resource_type": 2, "configuration_keys": None},
     "AlterConfigs": {"resource_type": 2},
     "IncrementalAlterConfigs": {"resource_type": 2},
+    "SyncGroup": {"protocol_type": "consumer", "protocol_name": "range"},
     "ListGroups": {"states_filter": (), "types_filter": ()},
     "ListTransactions": {"state_filters": (), "producer_id_filters": (), "duration_filter": -1},
     "ListConfigResources": {"resource_types": ()},
