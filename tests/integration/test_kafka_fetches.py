@@ -133,6 +133,13 @@ def test_a_request_that_forgets_all_partitions_does_not_wait(wire: KafkaWire, to
     assert (answer.error_code, answer.session_id, answer.responses) == (0, 0, ())
 
 
+def test_a_session_of_names_is_not_continued_with_ids(wire: KafkaWire, topic: str) -> None:
+    session_id = _session(wire, topic)
+    answer = wire.call(_fetch(session_id=session_id, session_epoch=1), _VERSION + 1)
+    assert answer.error_code == 106  # FETCH_SESSION_TOPIC_ID_ERROR
+    assert wire.call(_fetch(session_id=session_id, session_epoch=1), _VERSION).error_code == 0
+
+
 def test_a_request_whose_partitions_are_unchanged_waits_for_records(
     module_broker: EmbeddedBroker, wire: KafkaWire, topic: str
 ) -> None:

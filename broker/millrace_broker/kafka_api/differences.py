@@ -13,7 +13,7 @@ DIFFERENCES: Final = {
     ApiKey.PRODUCE: "Typed topics take records of their `kafka.value.format`. `record_errors` names the first 10,000 "
     "bad records. Transactional records without a transactional id get `INVALID_REQUEST`.",
     ApiKey.FETCH: "Typed topics without `kafka.value.format` are refused. Followers of Kafka are not served. Stored "
-    "messages of magic 0 and 1 are sent as batches of magic 2.",
+    "messages of magic 0 and 1 are sent as batches of magic 2. A fetch session has at most 50,000 partitions.",
     ApiKey.SASL_HANDSHAKE: "All mechanisms of Kafka. Version 0, with messages of SASL "
     "outside Kafka's framing, is not answered.",
     ApiKey.ALTER_CONFIGS: "Unknown options of brokers are refused. Kafka stores them, because plugins may use them.",
@@ -42,7 +42,7 @@ DIFFERENCES: Final = {
     "gets `UNKNOWN_MEMBER_ID`, because members are lost when the coordinator moves.",
     ApiKey.SHARE_FETCH: "The group's coordinator delivers the records of all partitions, so any broker answers, and "
     "only members are served. `min_bytes` and `batch_size` are not used. `current_leader` and `node_endpoints` are "
-    "empty.",
+    "empty. A share session has at most 50,000 partitions.",
     ApiKey.SHARE_ACKNOWLEDGE: "`current_leader` and `node_endpoints` are empty.",
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: "Leader epochs are 0.",
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: "Negative offsets are refused.",

@@ -37,6 +37,7 @@ _CONSUMER: Final = -1
 _PAUSE_MS_MAX: Final = 500
 """Longest wait before an answer without records of partitions that could not be read, because clients fetch again."""
 _WITH_ERROR: Final = 7
+_WITH_TOPIC_IDS: Final = 13
 _WITH_CURRENT_LEADER: Final = 16
 """First version whose answers name the leader of a partition that has moved (KIP-951)."""
 _WITH_ZSTD: Final = 10
@@ -48,7 +49,9 @@ async def handle(message: FetchRequest, request: KafkaRequest) -> FetchResponse:
 
     A request that reads no partition, such as the last one of a session, does not wait.
     """
-    plan = request.state.fetch_sessions.plan(message, request.broker.clock.monotonic())
+    plan = request.state.fetch_sessions.plan(
+        message, request.broker.clock.monotonic(), has_topic_ids=request.version >= _WITH_TOPIC_IDS
+    )
     wanted = pb.FetchRequest(
         replica_id=_CONSUMER,
         max_wait_ms=message.max_wait_ms if plan.partitions else 0,

@@ -4,8 +4,10 @@ In a session a request names only what has changed since the one before, and a r
 
 Invariants
 
-- At most ``sessions_max`` sessions exist. A new one takes the place of a session that was not used for ``IDLE_S``.
-  While there is no such session, new clients fetch without a session, as they can always do.
+- At most ``sessions_max`` sessions exist, with ``partitions_max`` partitions together and ``session_partitions_max``
+  each. A new or larger one takes the place of sessions that were not used for ``IDLE_S``. While there is no room,
+  clients fetch without a session, as they can always do.
+- All requests of a session name topics in the same way, by name or by id.
 - A session's epoch grows with each request. A request with another epoch is refused, because a request was lost.
 - Partitions whose records were sent move to the end, so that each partition has its turn.
 """
@@ -20,7 +22,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from millrace.errors import FetchSessionIdNotFoundError, InvalidFetchSessionEpochError
+from millrace.errors import FetchSessionIdNotFoundError, FetchSessionTopicIdError, InvalidFetchSessionEpochError
 from millrace.kafka_protocol.calls.fetch import FetchPartition, FetchRequest, PartitionData
 from millrace_broker.replication.core.fetch_session import FIRST_EPOCH, next_epoch
 
@@ -30,6 +32,9 @@ SESSIONS_MAX: Final = 1000
 """Kafka's default of ``max.incremental.fetch.session.cache.slots``."""
 IDLE_S: Final = 120.0
 """Kafka's default of ``min.incremental.fetch.session.eviction.ms``."""
+SESSION_PARTITIONS_MAX: Final = 50_000
+PARTITIONS_MAX: Final = 200_000
+"""Partitions of all sessions, which take up to 100 MB. Kafka bounds only the number of sessions."""
 _WARNING_S: Final = 60.0
 _FINAL_EPOCH: Final = -1
 """The epoch of a request that ends its session."""
@@ -60,8 +65,11 @@ class _Sent(NamedTuple):
 class ConsumerSession:
     """One client's partitions with the offsets in the last response, Kafka's ``FetchSession``."""
 
-    def __init__(self, session_id: int, now: float, partitions: dict[Key, FetchPartition]) -> None:
+    def __init__(
+        self, session_id: int, now: float, partitions: dict[Key, FetchPartition], *, has_topic_ids: bool
+    ) -> None:
         self.session_id: Final = session_id
+        self.has_topic_ids: Final = has_topic_ids
         self.partitions: Final = OrderedDict(partitions)
         self.used_at = now
         self.epoch = next_epoch(FIRST_EPOCH)
@@ -108,18 +116,27 @@ class FetchPlan(NamedTuple):
 class ConsumerSessions:
     """Sessions of all listeners, by id. They belong to the event loop."""
 
-    def __init__(self, sessions_max: int = SESSIONS_MAX) -> None:
+    def __init__(
+        self,
+        sessions_max: int = SESSIONS_MAX,
+        *,
+        session_partitions_max: int = SESSION_PARTITIONS_MAX,
+        partitions_max: int = PARTITIONS_MAX,
+    ) -> None:
         self._sessions_max: Final = sessions_max
+        self._session_partitions_max: Final = session_partitions_max
+        self._partitions_max: Final = partitions_max
+        self._partitions = 0
         self._sessions: Final[OrderedDict[int, ConsumerSession]] = OrderedDict()  # the one used last at the end
         self._warned_at = -math.inf
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def plan(self, message: FetchRequest, now: float) -> FetchPlan:
-        """Find or begin the session of a request.
+    def plan(self, message: FetchRequest, now: float, *, has_topic_ids: bool) -> FetchPlan:
+        """Find or begin the session of a request, which names topics by id or by name.
 
-        Raises ``FetchSessionIdNotFoundError``, ``InvalidFetchSessionEpochError``.
+        Raises ``FetchSessionIdNotFoundError``, ``InvalidFetchSessionEpochError``, ``FetchSessionTopicIdError``.
         """
         named = {
             (FetchedTopic(topic.topic, topic.topic_id), each.partition): each
@@ -127,10 +144,13 @@ class ConsumerSessions:
             for each in topic.partitions
         }
         if message.session_epoch in (FIRST_EPOCH, _FINAL_EPOCH):
-            self._sessions.pop(message.session_id, None)
-            session = self._begun(named, now) if named and message.session_epoch == FIRST_EPOCH else None
-            return FetchPlan(named, session, is_incremental=False)
-        session = self._continued(message, now)
+            self._take(message.session_id)
+            if not named or message.session_epoch == _FINAL_EPOCH:
+                return FetchPlan(named, None, is_incremental=False)
+            session = ConsumerSession(self._new_id(), now, named, has_topic_ids=has_topic_ids)
+            return FetchPlan(named, session if self._keep(session, now) else None, is_incremental=False)
+        session = self._continued(message, now, has_topic_ids=has_topic_ids)
+        self._take(session.session_id)
         session.update(
             named,
             (
@@ -140,34 +160,52 @@ class ConsumerSessions:
             ),
         )
         if not session.partitions:
-            del self._sessions[session.session_id]
             return FetchPlan({}, None, is_incremental=False)
-        return FetchPlan(dict(session.partitions), session, is_incremental=True)
+        is_kept = self._keep(session, now)
+        return FetchPlan(dict(session.partitions), session if is_kept else None, is_incremental=is_kept)
 
-    def _begun(self, partitions: dict[Key, FetchPartition], now: float) -> ConsumerSession | None:
-        if len(self._sessions) >= self._sessions_max:
+    def _take(self, session_id: int) -> None:
+        """Remove a session if there is one."""
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._partitions -= len(session.partitions)
+
+    def _keep(self, session: ConsumerSession, now: float) -> bool:
+        """Add a session if there is room, in place of idle ones. Return whether there was."""
+        count = len(session.partitions)
+        if count > self._session_partitions_max:
+            self._warn(now)
+            return False
+        while len(self._sessions) >= self._sessions_max or self._partitions + count > self._partitions_max:
             oldest = next(iter(self._sessions.values()))
             if now - oldest.used_at < IDLE_S:
                 self._warn(now)
-                return None
-            del self._sessions[oldest.session_id]
+                return False
+            self._take(oldest.session_id)
+        self._sessions[session.session_id] = session
+        self._partitions += count
+        return True
+
+    def _new_id(self) -> int:
         session_id = random.randint(1, _SESSION_ID_MAX)
         while session_id in self._sessions:
             session_id = random.randint(1, _SESSION_ID_MAX)
-        session = self._sessions[session_id] = ConsumerSession(session_id, now, partitions)
-        return session
+        return session_id
 
     def _warn(self, now: float) -> None:
         """Log once a minute that clients get no sessions."""
         if now - self._warned_at >= _WARNING_S:
             self._warned_at = now
             _logger.warning(
-                "%d fetch sessions are in use, and none was idle for %d s: further clients fetch without a session",
-                self._sessions_max,
+                "%d fetch sessions with %d partitions are in use, and none was idle for %d s: further clients, and "
+                "those with more than %d partitions, fetch without a session",
+                len(self._sessions),
+                self._partitions,
                 IDLE_S,
+                self._session_partitions_max,
             )
 
-    def _continued(self, message: FetchRequest, now: float) -> ConsumerSession:
+    def _continued(self, message: FetchRequest, now: float, *, has_topic_ids: bool) -> ConsumerSession:
         session = self._sessions.get(message.session_id)
         if session is None:
             raise FetchSessionIdNotFoundError(f"there is no fetch session {message.session_id}: begin a new one")
@@ -176,6 +214,10 @@ class ConsumerSessions:
                 f"fetch session {message.session_id} is at epoch {session.epoch}, not {message.session_epoch}: begin a "
                 "new one"
             )
+        if has_topic_ids != session.has_topic_ids:
+            raise FetchSessionTopicIdError(
+                f"fetch session {message.session_id} has topic {'ids' if session.has_topic_ids else 'names'}, and the "
+                f"request has {'ids' if has_topic_ids else 'names'}: begin a new one"
+            )
         session.used_at = now
-        self._sessions.move_to_end(session.session_id)
         return session

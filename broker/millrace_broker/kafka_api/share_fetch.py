@@ -147,25 +147,20 @@ async def _session(
     named = [
         SharedPartition(topic.topic_id, each.partition_index) for topic in message.topics for each in topic.partitions
     ]
-    if epoch == FIRST_EPOCH:
-        if has_acknowledgements:
-            raise InvalidRequestError("the first request of a share session has acknowledgements: send them later")
-        context = request.context
-        try:
-            return sessions.begin(
-                key,
-                ConnectionKey(context.listener_name, context.client_address),
-                named,
-                partial(_release, request, key),
-            )
-        except ShareSessionLimitReachedError:
-            await pause(message.max_wait_ms / 1000)
-            raise
-    session = sessions.proceed(key, epoch)
-    session.update(
-        named,
-        [SharedPartition(topic.topic_id, each) for topic in message.forgotten_topics_data for each in topic.partitions],
-    )
+    if epoch == FIRST_EPOCH and has_acknowledgements:
+        raise InvalidRequestError("the first request of a share session has acknowledgements: send them later")
+    forgotten = [
+        SharedPartition(topic.topic_id, each) for topic in message.forgotten_topics_data for each in topic.partitions
+    ]
+    try:
+        if epoch == FIRST_EPOCH:
+            connection = ConnectionKey(request.context.listener_name, request.context.client_address)
+            return sessions.begin(key, connection, named, partial(_release, request, key))
+        session = sessions.proceed(key, epoch)
+        sessions.update(session, named, forgotten)
+    except ShareSessionLimitReachedError:
+        await pause(message.max_wait_ms / 1000)
+        raise
     return session
 
 

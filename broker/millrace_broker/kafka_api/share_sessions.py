@@ -6,12 +6,15 @@ has one session of each member. ShareFetch and ShareAcknowledge advance its epoc
 Invariants
 
 - At most ``sessions_max`` sessions exist. While there are so many, no other member can begin one.
+- They have at most ``partitions_max`` partitions together, and ``session_partitions_max`` each. A request for more is
+  refused.
 - A session's epoch grows with each request. A request with another epoch is refused, because one was lost.
 - A session ends with its member's last request, or with the connection on which it began.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -24,6 +27,11 @@ from millrace.errors import (
 from millrace_broker.api import ClientAddress
 from millrace_broker.replication.core.fetch_session import FIRST_EPOCH, next_epoch
 
+_logger = logging.getLogger(__name__)
+
+SESSION_PARTITIONS_MAX: Final = 50_000
+PARTITIONS_MAX: Final = 200_000
+"""Partitions of all share sessions, which take up to 50 MB. Kafka bounds only the number of sessions."""
 FINAL_EPOCH: Final = -1
 """The epoch of a request that ends its session."""
 
@@ -78,6 +86,9 @@ class ShareSession:
         for partition in forgotten:
             self._is_due.pop(partition, None)
 
+    def __len__(self) -> int:
+        return len(self._is_due)
+
     @property
     def partitions(self) -> list[SharedPartition]:
         """The partitions. Each request begins with another one, so that each has its turn."""
@@ -96,8 +107,18 @@ class ShareSession:
 class ShareSessions:
     """Sessions of all listeners. They belong to the event loop."""
 
-    def __init__(self, sessions_max: int) -> None:
+    def __init__(
+        self,
+        sessions_max: int,
+        *,
+        session_partitions_max: int = SESSION_PARTITIONS_MAX,
+        partitions_max: int = PARTITIONS_MAX,
+    ) -> None:
         self._sessions_max: Final = sessions_max
+        self._session_partitions_max: Final = session_partitions_max
+        self._partitions_max: Final = partitions_max
+        self._partitions = 0
+        self._has_warned = False
         self._sessions: Final[dict[SessionKey, ShareSession]] = {}
         self._by_connection: Final[dict[ConnectionKey, set[SessionKey]]] = {}
 
@@ -118,9 +139,42 @@ class ShareSessions:
                 f"this broker has {self._sessions_max} share sessions, which is group.share.max.share.sessions: stop "
                 "other members of share groups, or raise it"
             )
-        session = self._sessions[key] = ShareSession(key, connection, partitions, on_disconnect)
+        session = ShareSession(key, connection, partitions, on_disconnect)
+        self._check_room(session, len(session))
+        self._sessions[key] = session
+        self._partitions += len(session)
         self._by_connection.setdefault(connection, set()).add(key)
         return session
+
+    def update(
+        self, session: ShareSession, added: Iterable[SharedPartition], forgotten: Iterable[SharedPartition]
+    ) -> None:
+        """Take the changes of a request. Raises ``ShareSessionLimitReachedError``, and ends the session then."""
+        count = len(session)
+        session.update(added, forgotten)
+        grown = len(session) - count
+        self._partitions += grown
+        if grown > 0:
+            try:
+                self._check_room(session, 0)
+            except ShareSessionLimitReachedError:
+                self._drop(session.key)
+                raise
+
+    def _check_room(self, session: ShareSession, further: int) -> None:
+        if len(session) <= self._session_partitions_max and self._partitions + further <= self._partitions_max:
+            return
+        if not self._has_warned:
+            self._has_warned = True
+            _logger.warning(
+                "share sessions with more than %d partitions, or %d together, are refused (logged once)",
+                self._session_partitions_max,
+                self._partitions_max,
+            )
+        raise ShareSessionLimitReachedError(
+            f"a share session has at most {self._session_partitions_max} partitions, and all have at most "
+            f"{self._partitions_max}: let members of the share group read fewer partitions"
+        )
 
     def proceed(self, key: SessionKey, epoch: int) -> ShareSession:
         """Return the session of a request, and advance its epoch.
@@ -160,6 +214,7 @@ class ShareSessions:
         session = self._sessions.pop(key, None)
         if session is None:
             return
+        self._partitions -= len(session)
         keys = self._by_connection[session.connection]
         keys.discard(key)
         if not keys:

@@ -83,6 +83,13 @@ class InvalidFetchSessionEpochError(MillraceError):
     retriable = True
 
 
+class FetchSessionTopicIdError(MillraceError):
+    """A request names topics by id in a fetch session of names, or the reverse; the client starts a new session."""
+
+    code = 106
+    retriable = True
+
+
 class TopicDeletionDisabledError(MillraceError):
     """Topics cannot be deleted: ``delete.topic.enable`` is false."""
 

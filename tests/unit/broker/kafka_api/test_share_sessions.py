@@ -79,7 +79,7 @@ def test_there_are_not_more_sessions_than_the_limit() -> None:
 def test_partitions_are_added_and_forgotten() -> None:
     sessions = ShareSessions(10)
     session = begun(sessions)
-    session.update([TWO, THREE], [ONE])
+    sessions.update(session, [TWO, THREE], [ONE])
     assert sorted(session.partitions) == [TWO, THREE]
 
 
@@ -118,3 +118,18 @@ def test_a_session_that_began_on_another_connection_outlives_the_first_one() -> 
     sessions.begin(A, connection(2), [ONE], ended.append)
     sessions.connection_closed(connection(1))
     assert (ended, len(sessions)) == ([], 1)
+
+
+def test_the_partitions_of_one_session_and_of_all_are_limited(caplog: pytest.LogCaptureFixture) -> None:
+    sessions = ShareSessions(10, session_partitions_max=2, partitions_max=3)
+    with pytest.raises(ShareSessionLimitReachedError, match="at most 2 partitions"):
+        begun(sessions, A, 1, ONE, TWO, THREE)
+    session = begun(sessions, A, 1, ONE)
+    begun(sessions, B, 2, ONE, TWO)
+    sessions.update(session, [TWO], [ONE])
+    with pytest.raises(ShareSessionLimitReachedError, match="all have at most 3"):
+        sessions.update(session, [ONE], [])
+    with pytest.raises(ShareSessionNotFoundError):
+        sessions.find(A)
+    assert begun(sessions, A, 1, ONE), "the session that ended leaves room"
+    assert len(caplog.records) == 1
