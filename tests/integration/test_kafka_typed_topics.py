@@ -15,6 +15,7 @@ from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
 from millrace.clients import Admin, Consumer, Producer, RegisteredSchema
 from millrace.errors import InvalidConfigError, InvalidProducerEpochError, InvalidRecordError, OutOfOrderSequenceError
+from millrace.kafka_protocol.calls.fetch import FetchPartition, FetchRequest, FetchTopic
 from millrace.kafka_protocol.calls.init_producer_id import InitProducerIdRequest
 from millrace.kafka_protocol.calls.produce import (
     PartitionProduceData,
@@ -22,11 +23,12 @@ from millrace.kafka_protocol.calls.produce import (
     TopicProduceData,
 )
 from millrace.payloads import PayloadKind
-from millrace.records import Compression, Record, build_rows_batch
+from millrace.records import Compression, Record, build_rows_batch, scan_headers
 from millrace_broker.testing import EmbeddedBroker
 from pyspark_millrace import DefaultSource
 
 from .kafka_clients import consumer, producer, python_consumer, read, send
+from .kafka_share_members import ACCEPT, BATCHES, Member, acquired, error_of
 from .kafka_wire import KafkaWire
 from .waiting import STALL_S, Stall
 
@@ -326,3 +328,65 @@ def test_formats_that_do_not_suit_the_topic_are_refused(admin: Admin, topic: str
     admin.create_topic(topic, schema="a INT, t TIMESTAMP_NTZ")
     with pytest.raises(InvalidConfigError, match="TIMESTAMP_NTZ has no place in a Protobuf field"):
         admin.alter_configs(topic, {"kafka.value.format": "protobuf"})
+
+
+def test_rows_that_are_larger_than_their_columns_keep_the_limits_of_a_fetch(
+    module_broker: EmbeddedBroker, admin: Admin, topic: str
+) -> None:
+    """Rows of nulls take 1 bit a column, and some 80 bytes as JSON."""
+    schema = pa.schema([(f"measured_value_{name}", pa.bool_()) for name in "abc"])
+    admin.create_topic(topic, partitions=2, schema=schema, configs={"kafka.value.format": "json"})
+    count, max_bytes = 3 * 20_000, 2**18
+    with Producer(module_broker.bootstrap_servers) as own:
+        for partition in (0, 0, 0, 1):
+            rows = pa.table({each.name: pa.nulls(20_000, pa.bool_()) for each in schema}, schema=schema)
+            own.send_table(topic, rows, partition=partition)
+            own.flush()
+    offset = 0
+    with KafkaWire(module_broker) as wire:
+        while offset < count:
+            asked = tuple(
+                FetchPartition(partition=number, fetch_offset=place, partition_max_bytes=max_bytes)
+                for number, place in ((0, offset), (1, 0))
+            )
+            request = FetchRequest(
+                max_wait_ms=0,
+                min_bytes=1,
+                max_bytes=max_bytes,
+                topics=(FetchTopic(topic=topic, partitions=asked),),
+            )
+            found, other = wire.call(request, 12).responses[0].partitions
+            assert (found.error_code, other.error_code, len(other.records)) == (0, 0, 0)
+            ((_, header),) = scan_headers(found.records)
+            assert header.size_bytes <= 2**19, "the first batch is sent whatever its size, but it is small"
+            assert header.base_offset == offset
+            offset = header.next_offset
+    options = {"fetch.max.bytes": 2**19, "message.max.bytes": 2**19, "receive.message.max.bytes": 2**20}
+    found = _read(module_broker, topic, 25_000, **options)
+    assert [each.offset() for each in found] == list(range(25_000))
+    assert found[-1].value() == b'{"measured_value_a":null,"measured_value_b":null,"measured_value_c":null}'
+
+
+def test_records_whose_rows_have_no_room_are_acquired_by_the_next_fetch(
+    module_broker: EmbeddedBroker, admin: Admin, topic: str
+) -> None:
+    """Columns take a fiftieth of their rows. What has no room does not count as delivered."""
+    schema = pa.schema([(f"measured_value_{name}", pa.bool_()) for name in "abc"])
+    admin.create_topic(topic, partitions=1, schema=schema, configs={"kafka.value.format": "json"})
+    rows = pa.table({each.name: pa.nulls(200, pa.bool_()) for each in schema}, schema=schema)
+    offsets: list[int] = []
+    with KafkaWire(module_broker) as wire, Producer(module_broker.bootstrap_servers) as writer:
+        reader = Member(wire, topic, topic)
+        reader.join()
+        assert acquired(reader.fetch()) == [], "the group begins at the end"
+        for _ in range(9):
+            writer.send_table(topic, rows)
+            writer.flush()
+        for _ in range(9):
+            answer = reader.fetch(max_bytes=20_000, max_records=2000, share_acquire_mode=BATCHES)
+            (found,) = answer.responses[0].partitions
+            assert len(found.records) <= 20_000
+            assert {each.delivery_count for each in found.acquired_records} == {1}
+            offsets += acquired(answer)
+            assert error_of(reader.acknowledge((offsets[-200], offsets[-1], (ACCEPT,)))) == 0
+    assert offsets == list(range(1800))

@@ -71,9 +71,7 @@ async def handle(broker: Broker, request: pb.FetchRequest, context: RequestConte
     if request.replica_id >= 0 and request.replica_id != broker.config.broker_id:
         check_is_broker(broker, context)
         return await broker.replicas.fetch(request, context.response_lease)
-    max_bytes = min(request.max_bytes, broker.config.fetch_max_bytes)
-    if context.usage is not None:
-        max_bytes = int(min(max_bytes, context.usage.fetch_bytes_max))
+    max_bytes = response_bytes_max(broker, request.max_bytes, context)
     min_bytes = min(request.min_bytes, max_bytes)
     keys = [(topic.name, partition.partition) for topic in request.topics for partition in topic.partitions]
     arrivals = (
@@ -93,6 +91,12 @@ async def handle(broker: Broker, request: pb.FetchRequest, context: RequestConte
     context.response_lease.release()
     await watch.wait(wanted_bytes=missing_bytes, timeout_s=request.max_wait_ms / 1000, is_poll=True)
     return (await _read_leased(broker, request, max_bytes, context.response_lease)).response
+
+
+def response_bytes_max(broker: Broker, wanted_bytes: int, context: RequestContext) -> int:
+    """Return the limit of a response: that of the request, of the broker, or of the client's quota."""
+    max_bytes = min(wanted_bytes, broker.config.fetch_max_bytes)
+    return max_bytes if context.usage is None else int(min(max_bytes, context.usage.fetch_bytes_max))
 
 
 def _is_at_end(broker: Broker, request: pb.FetchRequest) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from millrace.config.topic import CompressionType
 from millrace.errors import MillraceError, ThrottledError, UnsupportedCompressionError
@@ -22,16 +23,19 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.fetch_response import FetchAnswer, PartitionAnswer, TopicAnswer
 from millrace_broker.api.common.errors import known_error
 from millrace_broker.api.fetch import handle as read
+from millrace_broker.api.fetch import response_bytes_max
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.current_leaders import FETCH_CODES, UNKNOWN, CurrentLeaders
 from millrace_broker.kafka_api.error_codes import code_of
 from millrace_broker.kafka_api.fetch_sessions import FetchedTopic, FetchPlan
-from millrace_broker.kafka_api.fetched_rows import fetched_rows
+from millrace_broker.kafka_api.fetched_rows import ResponseRows
 from millrace_broker.kafka_api.list_offsets import isolation_level
+from millrace_broker.kafka_api.row_batches import WantedOffsets
 from millrace_broker.kafka_api.topics import name_of
 from millrace_broker.quotas import pause
 from millrace_broker.replication.core.fetch_session import NO_SESSION
 from millrace_broker.replication.runtime import LeaderAndEpoch
+from millrace_broker.runtime.turns import Turns
 
 _CONSUMER: Final = -1
 _PAUSE_MS_MAX: Final = 500
@@ -75,25 +79,31 @@ async def handle(message: FetchRequest, request: KafkaRequest) -> FetchResponse:
         await pause(min(wanted.max_wait_ms, _PAUSE_MS_MAX) / 1000)
     answers = iter(answer.topics)
     responses = []
-    leaders = CurrentLeaders(request, are_named=request.version >= _WITH_CURRENT_LEADER)
+    answering = _Answering(
+        request,
+        ResponseRows(request, response_bytes_max(request.broker, message.max_bytes, request.context)),
+        CurrentLeaders(request, are_named=request.version >= _WITH_CURRENT_LEADER),
+        bool(message.isolation_level),
+        Turns(),
+    )
     for topic, partitions in topics.items():
         if topic in unknown:
             found = tuple(_refused(each.partition, unknown[topic]) for each in partitions)
         else:
-            found = await _answered(next(answers), request, leaders, is_committed=bool(message.isolation_level))
+            found = await _answered(answering, next(answers), partitions)
         if plan.session is not None:
             news = [(each, plan.session.has_news((topic, each.partition_index), each)) for each in found]
             found = tuple(each for each, is_new in news if is_new or not plan.is_incremental)
         if found:
             responses.append(FetchableTopicResponse(topic=topic.name, topic_id=topic.topic_id, partitions=found))
     sizes = (len(each.records or b"") for response in responses for each in response.partitions)
-    request.context.response_lease.settle(sum(sizes))  # rows may take more memory than the columns that were read
+    request.context.response_lease.settle(sum(sizes))  # the batches that were read are no longer held
     session_id = NO_SESSION if plan.session is None else plan.session.session_id
     return FetchResponse(
         throttle_time_ms=0,
         session_id=session_id,
         responses=tuple(responses),
-        node_endpoints=tuple(NodeEndpoint(**each._asdict()) for each in leaders.endpoints()),
+        node_endpoints=tuple(NodeEndpoint(**each._asdict()) for each in answering.leaders.endpoints()),
     )
 
 
@@ -124,31 +134,48 @@ def _is_throttled(answer: FetchAnswer) -> bool:
     )
 
 
+class _Answering(NamedTuple):
+    """An answer that is made."""
+
+    request: KafkaRequest
+    rows: ResponseRows
+    leaders: CurrentLeaders
+    is_committed: bool
+    turns: Turns
+
+
 async def _answered(
-    answer: TopicAnswer, request: KafkaRequest, leaders: CurrentLeaders, *, is_committed: bool
+    answering: _Answering, answer: TopicAnswer, wanted: Sequence[FetchPartition]
 ) -> tuple[PartitionData, ...]:
-    """Return the partitions of a topic. Only conversions of records wait, and several run at the same time."""
-    works = [_data(each, answer, request, leaders, is_committed=is_committed) for each in answer.partitions]
-    if sum(bool(each.records) for each in answer.partitions) > 1:
-        return tuple(await request.broker.executors.all_to_the_end(works))
-    return tuple([await work for work in works])
+    """Return the partitions of a topic, in their order, because each takes room from those after it."""
+    found = []
+    for asked, each in zip(wanted, answer.partitions, strict=True):
+        await answering.turns.next()
+        found.append(await _data(answering, answer, each, asked))
+    return tuple(found)
 
 
 async def _data(
-    answer: PartitionAnswer, topic: TopicAnswer, request: KafkaRequest, leaders: CurrentLeaders, *, is_committed: bool
+    answering: _Answering, topic: TopicAnswer, answer: PartitionAnswer, wanted: FetchPartition
 ) -> PartitionData:
     """Return a partition. One that could not be read now has no records and no error, because Java's clients fail at
     ``THROTTLING_QUOTA_EXCEEDED``.
     """
-    result = answer.result
+    request, result = answering.request, answer.result
     if result.HasField("error") and result.error.code != ThrottledError.code:
         is_elsewhere = result.error.code in FETCH_CODES
-        leader = leaders.find(topic.name, result.partition) if is_elsewhere else UNKNOWN
+        leader = answering.leaders.find(topic.name, result.partition) if is_elsewhere else UNKNOWN
         return _refused(result.partition, code_of(result.error), leader)
     try:
         _check_compression(request, topic)
         info = request.broker.partitions.topic(topic.name, topic.topic_id)
-        records = await fetched_rows(request, info, result.partition, answer.records)
+        records = await answering.rows.of(
+            info,
+            result.partition,
+            answer.records,
+            wanted=WantedOffsets(wanted.fetch_offset),
+            partition_max_bytes=wanted.partition_max_bytes,
+        )
     except Exception as error:  # noqa: BLE001 - the partition's error; unexpected errors are logged
         return _refused(result.partition, code_of(known_error(error)))
     return PartitionData(
@@ -166,7 +193,7 @@ async def _data(
             AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
             for each in result.aborted_transactions
         )
-        if is_committed
+        if answering.is_committed
         else None,
         preferred_read_replica=result.preferred_read_replica if result.HasField("preferred_read_replica") else -1,
         records=records,

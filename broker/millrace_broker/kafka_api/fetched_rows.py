@@ -2,25 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
 from millrace_broker.api.common.record_checks import schema_of_topic
 from millrace_broker.api.common.typed_rows import rows_of_columns
 from millrace_broker.kafka_api.call import KafkaRequest
-from millrace_broker.kafka_api.row_batches import OPAQUE_ROWS, RowConversion
+from millrace_broker.kafka_api.row_batches import OPAQUE_ROWS, ResponseRoom, RowConversion, WantedOffsets
 from millrace_broker.metadata import TopicInfo
 
 
-async def fetched_rows(request: KafkaRequest, topic: TopicInfo, partition: int, records: bytes) -> bytes | memoryview:
-    """Return whole batches as rows. Batches of rows are not copied if there are no others.
+class ResponseRows:
+    """Rows of the partitions of one response, as many as its limit allows."""
 
-    Raises the errors of the conversion, such as ``UnsupportedForFormatError`` for batches of a typed topic that has no
-    format for Kafka clients.
-    """
-    if not records:
-        return records
-    pieces = await request.state.row_batches.as_rows(
-        request.broker.executors, topic.topic_id.bytes, partition, records, _conversion(topic, request)
-    )
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    def __init__(self, request: KafkaRequest, max_bytes: int) -> None:
+        """``max_bytes`` is the limit of the response."""
+        self._request: Final = request
+        self._max_bytes: Final = max_bytes
+        self._room: Final = ResponseRoom(request.context.response_lease, max_bytes)
+
+    async def of(
+        self,
+        topic: TopicInfo,
+        partition: int,
+        records: bytes,
+        *,
+        wanted: WantedOffsets,
+        partition_max_bytes: int | None = None,
+    ) -> bytes | memoryview:
+        """Return whole batches as rows, up to the limits. Batches of rows are not copied if there are no others.
+
+        Raises the errors of the conversion, such as ``UnsupportedForFormatError`` for batches of a typed topic that has
+        no format for Kafka clients.
+        """
+        if not records:
+            return records
+        self._room.begin_partition(self._max_bytes if partition_max_bytes is None else partition_max_bytes)
+        pieces = await self._request.state.row_batches.as_rows(
+            self._request.broker.executors,
+            topic.topic_id.bytes,
+            partition,
+            records,
+            _conversion(topic, self._request),
+            room=self._room,
+            wanted=wanted,
+        )
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _conversion(topic: TopicInfo, request: KafkaRequest) -> RowConversion:
@@ -37,7 +65,8 @@ def _conversion(topic: TopicInfo, request: KafkaRequest) -> RowConversion:
         config.kafka_key_format,
     )
 
-    def rows_of(batch: memoryview) -> bytes:
-        return rows_of_columns(codecs.of(topic), lambda schema_id: schema_of_topic(topic, schema_id), batch)
+    def rows_of(batch: memoryview, first_offset: int) -> Iterator[bytes]:
+        schema_of = partial(schema_of_topic, topic)
+        return rows_of_columns(codecs.of(topic), schema_of, batch, first_offset)
 
     return RowConversion(form, rows_of)

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from millrace.acls import AclOperation, ResourceType
 from millrace.errors import InvalidRequestError, MillraceError, UnknownTopicIdError
+from millrace.kafka_protocol.calls.share_fetch import AcquiredRecords
 from millrace.kafka_protocol.fields import NIL_UUID
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api import known_error
@@ -124,6 +125,27 @@ async def acknowledge(
         result = topic_result.partitions[0].error
         outcomes[partition] = Outcome(code_of(result), text_of(result), answer.acquisition_lock_timeout_ms)
     return outcomes
+
+
+async def return_unsent(
+    request: KafkaRequest, key: SessionKey, unsent: Mapping[SharedPartition, Sequence[AcquiredRecords]]
+) -> None:
+    """Return records that were acquired for a member but have no room in its response. Their delivery does not count.
+
+    If that fails, their locks end later.
+    """
+    call = pb.ShareAcknowledgeRequest(group_id=key.group_id, member_id=key.member_id)
+    for partition, runs in unsent.items():
+        known_topic = request.broker.catalog.topic_of_id(partition.topic_id)
+        if known_topic is not None:
+            returned = [_run(each.first_offset, each.last_offset, pb.RETURN) for each in runs]
+            call.topics.add(name=known_topic.name).partitions.add(partition=partition.number, acknowledgements=returned)
+    if not call.topics:
+        return
+    try:
+        await ask(request, key.group_id, "ShareAcknowledge", call)
+    except MillraceError as error:
+        _logger.info("records of a member of share group %s are not returned: %s", key.group_id, error.message)
 
 
 def _name(request: KafkaRequest, topic_id: UUID) -> str:

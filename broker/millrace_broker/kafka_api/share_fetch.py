@@ -32,11 +32,20 @@ from millrace.kafka_protocol.calls.share_fetch import (
 )
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.item_errors import error_in
+from millrace.records import scan_headers
 from millrace_broker.api import known_error
+from millrace_broker.api.fetch import response_bytes_max
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import NONE, code_of
-from millrace_broker.kafka_api.fetched_rows import fetched_rows
-from millrace_broker.kafka_api.share_acknowledgements import Outcome, acknowledge, check_may_read, key_of
+from millrace_broker.kafka_api.fetched_rows import ResponseRows
+from millrace_broker.kafka_api.row_batches import WantedOffsets
+from millrace_broker.kafka_api.share_acknowledgements import (
+    Outcome,
+    acknowledge,
+    check_may_read,
+    key_of,
+    return_unsent,
+)
 from millrace_broker.kafka_api.share_coordinators import ask
 from millrace_broker.kafka_api.share_sessions import (
     FINAL_EPOCH,
@@ -209,9 +218,11 @@ async def _fetched(
             await pause(min(wait_ms, _PAUSE_MS_MAX) / 1000)
         return found, 0
     answer: pb.ShareFetchResponse = await ask(request, key.group_id, "ShareFetch", call, wait_ms=call.max_wait_ms)
+    rows = ResponseRows(request, response_bytes_max(request.broker, message.max_bytes, request.context))
+    unsent: dict[SharedPartition, Sequence[AcquiredRecords]] = {}
     for (partition, topic), answered in zip(asked, answer.topics, strict=True):
-        found[partition] = await _filled(request, topic, answered.partitions[0])
-    # Rows may take more memory than the columns that were read.
+        found[partition], unsent[partition] = await _filled(rows, topic, answered.partitions[0])
+    await return_unsent(request, key, {partition: runs for partition, runs in unsent.items() if runs})
     request.context.response_lease.settle(sum(len(each.records) for each in found.values()))
     return found, answer.acquisition_lock_timeout_ms
 
@@ -227,26 +238,32 @@ def _topic(request: KafkaRequest, partition: SharedPartition) -> TopicInfo:
 
 
 async def _filled(
-    request: KafkaRequest, topic: TopicInfo, answered: pb.ShareFetchResponse.PartitionRecords
-) -> _Fetched:
+    rows: ResponseRows, topic: TopicInfo, answered: pb.ShareFetchResponse.PartitionRecords
+) -> tuple[_Fetched, Sequence[AcquiredRecords]]:
+    """Return the records that have room in the response, and the acquired ones that have none."""
     refusal = error_in(answered.error)
     if refusal is not None:
-        return _refused(refusal)
+        return _refused(refusal), ()
     if not answered.acquired:
-        return _Fetched()
+        return _Fetched(), ()
+    wanted = WantedOffsets(answered.acquired[0].first_offset, answered.acquired[-1].last_offset)
     try:
-        records = await fetched_rows(request, topic, answered.partition, answered.records)
+        records = await rows.of(topic, answered.partition, answered.records, wanted=wanted)
     except Exception as error:  # noqa: BLE001 - the partition's error; unexpected errors are logged
-        return _refused(known_error(error))
-    return _Fetched(
-        records,
-        tuple(
-            AcquiredRecords(
-                first_offset=each.first_offset, last_offset=each.last_offset, delivery_count=each.delivery_count
-            )
-            for each in answered.acquired
-        ),
+        return _refused(known_error(error)), ()
+    end = max((header.next_offset for _, header in scan_headers(records)), default=wanted.first)
+    runs = [(each.first_offset, each.last_offset, each.delivery_count) for each in answered.acquired]
+    sent = tuple(
+        AcquiredRecords(first_offset=first, last_offset=min(last, end - 1), delivery_count=count)
+        for first, last, count in runs
+        if first < end
     )
+    unsent = tuple(
+        AcquiredRecords(first_offset=max(first, end), last_offset=last, delivery_count=count)
+        for first, last, count in runs
+        if last >= end
+    )
+    return _Fetched(records if sent else b"", sent), unsent
 
 
 def _refused(error: MillraceError) -> _Fetched:

@@ -45,6 +45,8 @@ class Acknowledgement(Enum):
     REJECT = 3
     RENEW = 4
     """The record is still being processed, so its lock begins again (KIP-1222)."""
+    RETURN = 5
+    """The record did not fit into the response of a Kafka client, so that its delivery does not count."""
 
 
 _COMPLETE: Final = (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)
@@ -372,6 +374,8 @@ class InFlightRecords:
     def _decided(self, batch: InFlightBatch, acknowledgement_type: Acknowledgement, now_ms: int) -> InFlightBatch:
         if acknowledgement_type is Acknowledgement.RELEASE:
             return self._released(batch)
+        if acknowledgement_type is Acknowledgement.RETURN:
+            return InFlightBatch(batch.first, batch.last, RecordState.AVAILABLE, batch.delivery_count - 1)
         if acknowledgement_type is Acknowledgement.RENEW:
             if not self.settings.allows_renewal:
                 raise InvalidRecordStateError(

@@ -99,6 +99,8 @@ class _AcknowledgeTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Ackno
     """do not deliver it again"""
     RENEW: _AcknowledgeType.ValueType  # 4
     """not processed yet; its lock is renewed (KIP-1222)"""
+    RETURN: _AcknowledgeType.ValueType  # 5
+    """not sent to the member, so that the delivery does not count; of brokers that answer Kafka's clients"""
 
 class AcknowledgeType(_AcknowledgeType, metaclass=_AcknowledgeTypeEnumTypeWrapper): ...
 
@@ -111,6 +113,8 @@ REJECT: AcknowledgeType.ValueType  # 3
 """do not deliver it again"""
 RENEW: AcknowledgeType.ValueType  # 4
 """not processed yet; its lock is renewed (KIP-1222)"""
+RETURN: AcknowledgeType.ValueType  # 5
+"""not sent to the member, so that the delivery does not count; of brokers that answer Kafka's clients"""
 Global___AcknowledgeType: _TypeAlias = AcknowledgeType  # noqa: Y015
 
 class _ElectionType:

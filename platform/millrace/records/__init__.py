@@ -36,7 +36,7 @@ from millrace.records.control import (
     read_control_type,
     read_end_marker,
 )
-from millrace.records.conversion import RecordFormat, convert, rows_of_decoded, rows_of_opaque
+from millrace.records.conversion import ROWS_BYTES_MAX, RecordFormat, convert, rows_of_opaque, split_rows
 from millrace.records.decoding import DecodedBatch, SchemaOf, Wanted, decode_batch, decode_range
 from millrace.records.entry_header import message_bytes, read_entry_header
 from millrace.records.header import (
@@ -91,6 +91,7 @@ __all__ = [
     "OPAQUE_SCHEMA",
     "OPAQUE_SCHEMA_ID",
     "RESERVED_PREFIX",
+    "ROWS_BYTES_MAX",
     "AbortedTransaction",
     "BatchEntry",
     "BatchHeader",
@@ -138,12 +139,12 @@ __all__ = [
     "read_rows",
     "read_statistics",
     "recompress_batch",
-    "rows_of_decoded",
     "rows_of_opaque",
     "scan_headers",
     "seal",
     "sequence_of",
     "set_max_timestamp",
+    "split_rows",
     "stamp_append_time",
     "usual_times",
     "usual_times_together",

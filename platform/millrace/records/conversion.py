@@ -19,9 +19,10 @@ timestamp -1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from itertools import pairwise
 from typing import Final
 
 import pyarrow as pa
@@ -43,10 +44,19 @@ from millrace.records.legacy import unwrap
 from millrace.records.message_set import BatchEntry, MessageEntry, build_entries, read_entries
 from millrace.records.recompression import carried_over, recompress_batch
 from millrace.records.row_columns_writing import build_rows_batch_of_columns
-from millrace.records.rows import Record, read_rows
+from millrace.records.rows import Record, read_rows, sequence_at
 from millrace.records.validation import validate_batch
 
 GROUP_BYTES_MAX: Final = 2**20
+ROWS_BYTES_MAX: Final = 2**20
+"""Size of the batches of rows that a columnar batch becomes for a reader.
+
+It is the default of Kafka's ``max.partition.fetch.bytes``.
+"""
+_PART_BYTES: Final = ROWS_BYTES_MAX // 2
+"""Size of the parts of a larger batch, so that readers with smaller limits can read them too."""
+_ROW_BYTES: Final = 4
+"""A row's bytes beside its key, value and headers, without the 8 that Arrow's offsets of key and value have too."""
 _INT_MAX: Final = 2**31 - 1
 
 
@@ -116,28 +126,57 @@ def convert(
         yield from conversion.of_group(group)
 
 
-def rows_of_opaque(batch: ReadableBuffer) -> bytes:
-    """Return a columnar batch of an opaque topic as a batch of rows, for a caller that has verified its checksum.
+def rows_of_opaque(batch: ReadableBuffer, first_offset: int = 0) -> Iterator[bytes]:
+    """Write a columnar batch of an opaque topic as ``split_rows`` does, for a caller that has verified its checksum.
 
     Raises ``UnsupportedForFormatError`` for a batch of a typed topic, and the errors of ``decode_batch``.
     """
     header = read_header(batch)
     _check_is_opaque(batch, 0, header)
     decoded = decode_batch(as_arrow_buffer(batch), 0, header, _no_schema)
-    return rows_of_decoded(decoded, decoded.columns, Compression.of(header.compression))
+    size_bytes = decoded.columns.nbytes + (decoded.headers.nbytes if decoded.headers is not None else 0)
+    yield from split_rows(decoded, lambda part: part.columns, size_bytes=size_bytes, first_offset=first_offset)
 
 
-def rows_of_decoded(batch: DecodedBatch, columns: pa.RecordBatch, compression: Compression) -> bytes:
-    """Write the keys and values in ``columns`` as a batch of rows, with all other fields of a whole decoded batch."""
-    header = batch.header
+def split_rows(
+    batch: DecodedBatch,
+    columns_of: Callable[[DecodedBatch], pa.RecordBatch],
+    *,
+    size_bytes: int,
+    first_offset: int = 0,
+) -> Iterator[bytes]:
+    """Write a whole decoded batch as one batch of rows, or as several if it has more than ``ROWS_BYTES_MAX``.
+
+    ``size_bytes`` is the size of all keys, values and headers. ``columns_of`` returns the keys and values of a part.
+    Batches of rows that end before ``first_offset`` are left out. All parts have the same number of rows, so that a
+    batch is divided in the same way whatever the first offset. Together the parts cover the batch's offsets, without
+    gaps between them.
+    """
+    header, count = batch.header, batch.num_rows
+    size_bytes += count * _ROW_BYTES
+    parts = 1 if size_bytes <= ROWS_BYTES_MAX else -(-size_bytes // _PART_BYTES)
+    step = max(1, -(-count // parts))
+    offsets = batch.offset_range() or batch.offsets().to_numpy()
+    starts = [header.base_offset, *(int(offsets[row]) for row in range(step, count, step))]
+    for start, end in pairwise([*starts, header.next_offset]):
+        if end > first_offset:
+            part = batch.slice(start, end)
+            yield _rows_between(part, columns_of(part), start, end, Compression.of(header.compression))
+
+
+def _rows_between(part: DecodedBatch, columns: pa.RecordBatch, start: int, end: int, compression: Compression) -> bytes:
+    """Write keys and values as rows of the offsets from ``start`` to before ``end``, with the batch's other fields."""
+    header = part.header
+    carried = carried_over(header)
+    carried["base_offset"], carried["base_sequence"] = start, sequence_at(header, start)
     return build_rows_batch_of_columns(
         columns,
-        timestamps_ms=batch.timestamps_ms() if header.count else header.max_timestamp,
-        headers=batch.headers,
-        offsets=batch.offsets() if batch.has_gaps else None,
-        last_offset=header.last_offset,
+        timestamps_ms=part.timestamps_ms() if part.num_rows else header.max_timestamp,
+        headers=part.headers,
+        offsets=part.offsets() if part.has_gaps else None,
+        last_offset=end - 1,
         compression=compression,
-        **carried_over(header),
+        **carried,
     )
 
 
@@ -287,7 +326,7 @@ class _Conversion:
     ) -> bytes:
         _check_is_opaque(buffer, position, header)
         batch = validate_batch(buffer, position, header, self.schema_of, max_bytes=self.max_bytes)
-        return rows_of_decoded(batch, batch.columns, compression)
+        return _rows_between(batch, batch.columns, header.base_offset, header.next_offset, compression)
 
     def _columnar_of_rows(
         self, buffer: pa.Buffer, position: int, header: BatchHeader, compression: Compression

@@ -238,7 +238,12 @@ def read_rows(
 
 def sequence_of(header: BatchHeader, record: Record) -> int:
     """Return the idempotent producer's sequence number of a record, or -1 without one; it wraps at 2^31."""
-    return _sequence(header.base_sequence, record.offset - header.base_offset)
+    return sequence_at(header, record.offset)
+
+
+def sequence_at(header: BatchHeader, offset: int) -> int:
+    """Return the sequence number of the record at an offset of a batch, or -1 without one."""
+    return _sequence(header.base_sequence, offset - header.base_offset)
 
 
 def last_sequence_of(header: BatchHeader) -> int:

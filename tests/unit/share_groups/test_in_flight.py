@@ -21,12 +21,13 @@ from millrace_broker.share_groups.in_flight import (
 )
 
 SETTINGS = ShareGroupSettings(delivery_count_limit=3, lock_duration_ms=100, locks_max=8)
-ACCEPT, RELEASE, REJECT, GAP, RENEW = (
+ACCEPT, RELEASE, REJECT, GAP, RENEW, RETURN = (
     Acknowledgement.ACCEPT,
     Acknowledgement.RELEASE,
     Acknowledgement.REJECT,
     Acknowledgement.GAP,
     Acknowledgement.RENEW,
+    Acknowledgement.RETURN,
 )
 
 
@@ -66,6 +67,16 @@ def test_released_records_are_given_to_others_until_the_limit() -> None:
     assert partition.next_offset == 4
     partition.acknowledge("a", [(0, 0, ACCEPT), (3, 3, GAP)], 2)
     assert partition.start_offset == 4
+
+
+def test_the_delivery_of_returned_records_does_not_count() -> None:
+    partition = delivery(delivery_count_limit=2)
+    for _ in range(5):
+        assert given(partition.acquire("a", [ReadRange(0, 3)], 10, 0)) == [(0, 3, 1)]
+        partition.acknowledge("a", [(0, 3, RETURN)], 1)
+    partition.acquire("a", [ReadRange(0, 3)], 10, 0)
+    with pytest.raises(InvalidRecordStateError):
+        partition.acknowledge("b", [(0, 3, RETURN)], 1)
 
 
 def test_records_beyond_the_limit_stay_available_with_their_delivery_count() -> None:
@@ -378,7 +389,9 @@ class DeliveryMachine(RuleBasedStateMachine):
             record.deadline = self.now + SETTINGS.lock_duration_ms
             return
         record.member = ""
-        if what is Acknowledgement.ACCEPT:
+        if what is Acknowledgement.RETURN:
+            record.state, record.count = RecordState.AVAILABLE, record.count - 1
+        elif what is Acknowledgement.ACCEPT:
             record.state = RecordState.ACKNOWLEDGED
         elif what is Acknowledgement.RELEASE and record.count < SETTINGS.delivery_count_limit:
             record.state = RecordState.AVAILABLE

@@ -44,7 +44,8 @@ def _type_of(batch: pb.AcknowledgementBatch) -> Acknowledgement:
         return Acknowledgement(batch.type)
     except ValueError:
         raise InvalidRequestError(
-            f"acknowledgement type {batch.type}: expected 0 (gap), 1 (accept), 2 (release), 3 (reject) or 4 (renew)"
+            f"acknowledgement type {batch.type}: expected 0 (gap), 1 (accept), 2 (release), 3 (reject), 4 (renew) or 5 "
+            "(return)"
         ) from None
 
 

@@ -6,19 +6,21 @@ Both directions take long, and run in I/O threads.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from millrace import records as codec
 from millrace.errors import InvalidRecordError, SchemaError, UnsupportedForFormatError
-from millrace.records import Compression, SchemaOf
+from millrace.records import Compression, DecodedBatch, SchemaOf
 from millrace_broker.metadata import TopicInfo
 
 if TYPE_CHECKING:
     from millrace.payloads import RecordCodec
 
 _SHOWN_MAX: Final = 3
+_SAMPLE_ROWS: Final = 64
 
 _STORED: Final = {
     Compression.NONE: Compression.NONE,
@@ -57,21 +59,41 @@ def columns_of_rows(
     return decoded.columns, batch
 
 
-def rows_of_columns(record_codec: RecordCodec, schema_of: SchemaOf, batch: memoryview) -> bytes:
-    """Convert a columnar batch of a typed topic to rows, with the columns of the topic's read schema.
+def rows_of_columns(
+    record_codec: RecordCodec, schema_of: SchemaOf, batch: memoryview, first_offset: int = 0
+) -> Iterator[bytes]:
+    """Convert a columnar batch of a typed topic to batches of rows, as ``split_rows`` does.
 
-    Raises ``UnsupportedForFormatError`` for values that the payload schema of the topic cannot hold.
+    The rows have the columns in which all rows of the topic are read. Raises ``UnsupportedForFormatError`` for values
+    that the payload schema of the topic cannot hold.
     """
     header = codec.read_header(batch)
     decoded = codec.decode_batch(pa.py_buffer(batch), 0, header, schema_of)
-    try:
-        keys, values = record_codec.encode(decoded.read_as(record_codec.read_schema), decoded.tombstones)
-    except SchemaError as error:
-        raise UnsupportedForFormatError(
-            f"the batch with base offset {header.base_offset} cannot be written for Kafka clients: {error.message}"
-        ) from error
-    columns = pa.RecordBatch.from_arrays([keys, values], schema=codec.OPAQUE_SCHEMA)
-    return codec.rows_of_decoded(decoded, columns, Compression.of(header.compression))
+
+    def columns_of(part: DecodedBatch) -> pa.RecordBatch:
+        try:
+            keys, values = record_codec.encode(part.read_as(record_codec.read_schema), part.tombstones)
+        except SchemaError as error:
+            raise UnsupportedForFormatError(
+                f"the batch with base offset {header.base_offset} cannot be written for Kafka clients: {error.message}"
+            ) from error
+        return pa.RecordBatch.from_arrays([keys, values], schema=codec.OPAQUE_SCHEMA)
+
+    yield from codec.split_rows(
+        decoded, columns_of, size_bytes=_encoded_bytes(decoded, columns_of), first_offset=first_offset
+    )
+
+
+def _encoded_bytes(batch: DecodedBatch, columns_of: Callable[[DecodedBatch], pa.RecordBatch]) -> int:
+    """Return about how many bytes the keys, values and headers of a batch have, from a sample of its first records.
+
+    They are at least as many as the columns have, because later records may be larger than the first ones.
+    """
+    size_bytes: int = batch.columns.nbytes
+    if batch.num_rows > _SAMPLE_ROWS:
+        sample = batch.slice(batch.header.base_offset, batch.offsets()[_SAMPLE_ROWS].as_py())
+        size_bytes = max(size_bytes, columns_of(sample).nbytes * batch.num_rows // max(sample.num_rows, 1))
+    return size_bytes + (batch.headers.nbytes if batch.headers is not None else 0)
 
 
 def _refusal(topic_name: str, count: int, faults: dict[int, str]) -> InvalidRecordError:

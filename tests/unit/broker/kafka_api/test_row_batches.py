@@ -8,12 +8,15 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Iterator
+from itertools import pairwise
 
 import pyarrow as pa
 import pytest
 
 from millrace.errors import CorruptBatchError, UnsupportedForFormatError
 from millrace.records import (
+    ROWS_BYTES_MAX,
     Compression,
     Record,
     build_columnar_batch,
@@ -21,8 +24,16 @@ from millrace.records import (
     read_rows,
     rows_of_opaque,
     scan_headers,
+    verify_crc,
 )
-from millrace_broker.kafka_api.row_batches import RowBatches, RowConversion
+from millrace_broker.kafka_api.row_batches import (
+    EVERY_OFFSET,
+    ResponseRoom,
+    RowBatches,
+    RowConversion,
+    WantedOffsets,
+)
+from millrace_broker.quotas import ByteBudget, Lease
 from millrace_broker.runtime import Executors
 
 _TOPIC = b"t" * 16
@@ -37,11 +48,17 @@ def _rows(*values: bytes) -> bytes:
     return bytes(build_rows_batch([Record(key=None, value=value, timestamp_ms=5) for value in values]))
 
 
-def _converted(batches: RowBatches, records: bytes) -> bytes:
+def _room(max_bytes: int = 2**40, budget_bytes: int = 2**40) -> ResponseRoom:
+    return ResponseRoom(Lease(ByteBudget(budget_bytes)), max_bytes)
+
+
+def _converted(
+    batches: RowBatches, records: bytes, room: ResponseRoom | None = None, wanted: WantedOffsets = EVERY_OFFSET
+) -> bytes:
     async def convert() -> bytes:
         executors = Executors(1, time.monotonic)
         try:
-            return b"".join(await batches.as_rows(executors, _TOPIC, 0, records))
+            return b"".join(await batches.as_rows(executors, _TOPIC, 0, records, room=room or _room(), wanted=wanted))
         finally:
             executors.close()
 
@@ -81,11 +98,11 @@ def test_one_batch_is_converted_at_a_time() -> None:
     running = threading.Lock()
     converted: list[bytes] = []
 
-    def rows_of(batch: memoryview) -> bytes:
+    def rows_of(batch: memoryview, first_offset: int) -> Iterator[bytes]:
         assert running.acquire(blocking=False), "two conversions run at the same time"
         try:
             converted.append(bytes(batch))
-            return rows_of_opaque(batch)
+            yield from rows_of_opaque(batch, first_offset)
         finally:
             running.release()
 
@@ -94,7 +111,10 @@ def test_one_batch_is_converted_at_a_time() -> None:
         try:
             conversion = RowConversion("alone", rows_of)
             await asyncio.gather(
-                *(batches.as_rows(executors, _TOPIC, number, _columnar(b"a"), conversion) for number in range(40))
+                *(
+                    batches.as_rows(executors, _TOPIC, number, _columnar(b"a"), conversion, room=_room())
+                    for number in range(40)
+                )
             )
         finally:
             executors.close()
@@ -113,16 +133,16 @@ def test_a_damaged_batch_is_refused() -> None:
 def test_a_batch_that_waits_for_its_turn_is_not_converted_again() -> None:
     converted: list[bytes] = []
 
-    def rows_of(batch: memoryview) -> bytes:
+    def rows_of(batch: memoryview, first_offset: int) -> Iterator[bytes]:
         converted.append(bytes(batch))
-        return converted[-1]
+        yield converted[-1]
 
     async def convert() -> None:
         batches, executors = RowBatches(), Executors(8, time.monotonic)
         conversion = RowConversion("counted", rows_of)
         try:
             found = await asyncio.gather(
-                *(batches.as_rows(executors, _TOPIC, 0, _columnar(b"a"), conversion) for _ in range(3))
+                *(batches.as_rows(executors, _TOPIC, 0, _columnar(b"a"), conversion, room=_room()) for _ in range(3))
             )
         finally:
             executors.close()
@@ -145,3 +165,119 @@ def test_batches_of_typed_topics_have_no_rows() -> None:
     records = bytes(build_columnar_batch(columns, timestamps_ms=5, schema_id=7))
     with pytest.raises(UnsupportedForFormatError):
         _converted(RowBatches(), records)
+
+
+_COUNT = 60_000
+
+
+def _large(*, compression: Compression = Compression.NONE) -> bytes:
+    """Return a batch of one transaction, whose rows have some 3 MB, and whose last records were compacted away."""
+    offsets = [10 + 2 * number for number in range(_COUNT)]
+    columns = pa.RecordBatch.from_pydict({"value": pa.array([b"%050d" % offset for offset in offsets], pa.binary())})
+    return bytes(
+        build_columnar_batch(
+            columns,
+            timestamps_ms=pa.array(offsets, pa.int64()),
+            offsets=pa.array(offsets, pa.int64()),
+            last_offset_delta=2 * _COUNT + 7,
+            base_offset=5,
+            base_sequence=2**31 - 50,
+            producer_id=3,
+            producer_epoch=1,
+            is_transactional=True,
+            leader_epoch=4,
+            compression=compression,
+        )
+    )
+
+
+@pytest.mark.parametrize("compression", [Compression.NONE, Compression.LZ4])
+def test_a_large_batch_becomes_several_batches_of_rows_that_cover_its_offsets(compression: Compression) -> None:
+    records = _large(compression=compression)
+    found = _converted(RowBatches(), records)
+    batches = list(scan_headers(found))
+    headers = [header for _, header in batches]
+    assert len(headers) >= 3
+    assert all(header.size_bytes <= ROWS_BYTES_MAX for header in headers)
+    assert (headers[0].base_offset, headers[-1].last_offset) == (5, 5 + 2 * _COUNT + 7)
+    assert all(before.next_offset == after.base_offset for before, after in pairwise(headers))
+    for position, header in batches:
+        verify_crc(found, position, header)
+        assert (header.producer_id, header.producer_epoch, header.partition_leader_epoch) == (3, 1, 4)
+        assert (header.is_transactional, header.compression) == (True, compression)
+    assert headers[0].base_sequence == 2**31 - 50
+    assert headers[1].base_sequence == headers[1].base_offset - 5 - 50, "sequence numbers wrap"
+    rows = [record for position, header in batches for record in read_rows(found, position, header)]
+    assert [each.offset for each in rows] == [10 + 2 * number for number in range(_COUNT)]
+    assert all(each.timestamp_ms == each.offset and each.value == b"%050d" % each.offset for each in rows)
+
+
+def test_rows_end_with_the_limit_of_the_response_and_go_on_from_the_offset_after_them() -> None:
+    batches, records, offset, answers = RowBatches(), _large(), 5, []
+    while offset <= 5 + 2 * _COUNT + 7:
+        room = _room(2**24)
+        room.begin_partition(2 * ROWS_BYTES_MAX)
+        answers.append(_converted(batches, records, room, WantedOffsets(offset)))
+        assert len(answers[-1]) <= 2 * ROWS_BYTES_MAX
+        headers = [header for _, header in scan_headers(answers[-1])]
+        assert headers[0].base_offset == offset
+        offset = headers[-1].next_offset
+    assert len(answers) > 1
+    assert b"".join(answers) == _converted(RowBatches(), records)
+
+
+@pytest.mark.parametrize("offset", [5, 6, 60_000, 5 + 2 * _COUNT, 5 + 2 * _COUNT + 7])
+def test_the_first_batch_has_the_offset_and_is_sent_whatever_its_size(offset: int) -> None:
+    """Whether the rows are in the cache or not."""
+    batches, records = RowBatches(), _large()
+    found = _converted(batches, records, _room(1), WantedOffsets(offset))
+    ((_, header),) = scan_headers(found)
+    assert header.base_offset <= offset <= header.last_offset
+    _converted(batches, records)
+    assert _converted(batches, records, _room(1), WantedOffsets(offset)) == found
+
+
+def test_rows_after_the_last_wanted_offset_are_not_converted() -> None:
+    batches = RowBatches()
+    ((_, header),) = scan_headers(_converted(batches, _large(), wanted=WantedOffsets(20, 30)))
+    assert header.base_offset <= 20 < 30 <= header.last_offset
+
+
+def test_another_partition_gets_only_rows_that_have_room() -> None:
+    batches, room = RowBatches(), _room(ROWS_BYTES_MAX)
+    assert _converted(batches, _columnar(b"x" * 700_000), room)
+    room.begin_partition(ROWS_BYTES_MAX)
+    assert not _converted(batches, _columnar(b"y" * 700_000), room)
+    assert _converted(batches, _columnar(b"z"), room), "a smaller one has room"
+
+
+def test_a_response_with_records_takes_rows_only_while_there_is_memory() -> None:
+    budget = ByteBudget(3 * ROWS_BYTES_MAX)
+    lease, other = Lease(budget), Lease(budget)
+    assert other.take_now(3 * ROWS_BYTES_MAX)
+    found = _converted(RowBatches(), _large(), ResponseRoom(lease, 2**30))
+    ((_, header),) = scan_headers(found)
+    assert lease.held_bytes == header.size_bytes, "the first batch is sent all the same"
+    other.release()
+    lease.release()
+    assert budget.in_use_bytes == 0
+
+
+def test_memory_is_booked_before_a_conversion() -> None:
+    lease, booked = Lease(ByteBudget(2**30)), list[int]()
+
+    def rows_of(batch: memoryview, first_offset: int) -> Iterator[bytes]:
+        booked.append(lease.held_bytes)
+        return rows_of_opaque(batch, first_offset)
+
+    async def convert() -> None:
+        executors = Executors(1, time.monotonic)
+        try:
+            conversion, room = RowConversion("booked", rows_of), ResponseRoom(lease, 100)
+            await RowBatches().as_rows(executors, _TOPIC, 0, _columnar(b"a"), conversion, room=room)
+        finally:
+            executors.close()
+
+    asyncio.run(convert())
+    assert booked == [ROWS_BYTES_MAX]
+    assert lease.held_bytes < 100
