@@ -79,8 +79,11 @@ class ResponseRoom:
         return True
 
     def takes_rows(self, size_bytes: int) -> bool:
-        """Return whether converted rows have room and memory. If so, the response has them from now on."""
-        has_room = size_bytes <= self._left_bytes_now or self._is_empty
+        """Return whether converted rows have room and memory. If so, the response has them from now on.
+
+        The last ones of a partition may exceed its limit, but not that of the response.
+        """
+        has_room = self._is_empty or (self._partition_left_bytes > 0 and size_bytes <= self._left_bytes)
         if not has_room or not self._reserve(size_bytes):
             self._settle()
             return False

@@ -48,14 +48,14 @@ from millrace.records.rows import Record, read_rows, sequence_at
 from millrace.records.validation import validate_batch
 
 GROUP_BYTES_MAX: Final = 2**20
-ROWS_BYTES_MAX: Final = 2**20
+ROWS_BYTES_MAX: Final = 17 * 2**16
 """Size of the batches of rows that a columnar batch becomes for a reader.
 
-It is the default of Kafka's ``max.partition.fetch.bytes``.
+The rows of a batch that fills the default ``batch.size`` of 1 MiB are not split.
 """
-_PART_BYTES: Final = ROWS_BYTES_MAX // 2
+_PART_BYTES: Final = 2**19
 """Size of the parts of a larger batch, so that readers with smaller limits can read them too."""
-_ROW_BYTES: Final = 4
+_ROW_BYTES: Final = 3
 """A row's bytes beside its key, value and headers, without the 8 that Arrow's offsets of key and value have too."""
 _INT_MAX: Final = 2**31 - 1
 
