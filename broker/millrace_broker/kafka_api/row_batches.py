@@ -218,9 +218,9 @@ class RowBatches:
 
     def _found(self, key: _Key, offset: int) -> bytes | None:
         """Return the cached rows with an offset. Most readers continue where some rows begin."""
-        start = key._replace(start_offset=offset)
+        start = key if offset == key.start_offset else key._replace(start_offset=offset)
         rows = self._cached.get(start)
-        if rows is None:
+        if rows is None and start is not key:
             start = key
             while (rows := self._cached.get(start)) is not None and read_header(rows).last_offset < offset:
                 start = key._replace(start_offset=read_header(rows).next_offset)

@@ -134,7 +134,8 @@ def rows_of_opaque(batch: ReadableBuffer, first_offset: int = 0) -> Iterator[byt
     header = read_header(batch)
     _check_is_opaque(batch, 0, header)
     decoded = decode_batch(as_arrow_buffer(batch), 0, header, _no_schema)
-    size_bytes = decoded.columns.nbytes + (decoded.headers.nbytes if decoded.headers is not None else 0)
+    headers = decoded.headers
+    size_bytes = decoded.columns.nbytes + (headers.nbytes if headers is not None else 0)
     yield from split_rows(decoded, lambda part: part.columns, size_bytes=size_bytes, first_offset=first_offset)
 
 
@@ -148,16 +149,17 @@ def split_rows(
     """Write a whole decoded batch as one batch of rows, or as several if it has more than ``ROWS_BYTES_MAX``.
 
     ``size_bytes`` is the size of all keys, values and headers. ``columns_of`` returns the keys and values of a part.
-    Batches of rows that end before ``first_offset`` are left out. All parts have the same number of rows, so that a
-    batch is divided in the same way whatever the first offset. Together the parts cover the batch's offsets, without
-    gaps between them.
+    Batches of rows that end before ``first_offset`` are left out. All parts but the last have the same number of rows,
+    so that a batch is divided in the same way whatever the first offset. Together the parts cover the batch's offsets,
+    without gaps between them.
     """
     header, count = batch.header, batch.num_rows
     size_bytes += count * _ROW_BYTES
-    parts = 1 if size_bytes <= ROWS_BYTES_MAX else -(-size_bytes // _PART_BYTES)
-    step = max(1, -(-count // parts))
-    offsets = batch.offset_range() or batch.offsets().to_numpy()
-    starts = [header.base_offset, *(int(offsets[row]) for row in range(step, count, step))]
+    starts = [header.base_offset]
+    if size_bytes > ROWS_BYTES_MAX:
+        step = max(1, count * _PART_BYTES // size_bytes)
+        offsets = batch.offset_range() or batch.offsets().to_numpy()
+        starts += [int(offsets[row]) for row in range(step, count, step)]
     for start, end in pairwise([*starts, header.next_offset]):
         if end > first_offset:
             part = batch.slice(start, end)
