@@ -197,7 +197,7 @@ class ConsumerSessions:
         if now - self._warned_at >= _WARNING_S:
             self._warned_at = now
             _logger.warning(
-                "%d fetch sessions with %d partitions are in use, and none was idle for %d s: further clients, and "
+                "%d fetch sessions are in use, with %d partitions, and none was idle for %d s: further clients, and "
                 "those with more than %d partitions, fetch without a session",
                 len(self._sessions),
                 self._partitions,

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from millrace.errors import MillraceError
 from millrace.records import ROWS_BYTES_MAX, BatchHeader, read_header, rows_of_opaque, scan_headers, verify_crc
 from millrace_broker.quotas import Lease
 from millrace_broker.runtime import Executors
@@ -170,10 +171,11 @@ class RowBatches:
     ) -> list[memoryview]:
         """Return whole batches as rows, in pieces, as many as have room. Batches of rows are not copied.
 
-        Rows of columnar batches that do not have wanted offsets are left out.
+        Rows of columnar batches that do not have wanted offsets are left out. A faulty batch ends the result.
 
-        Raises ``CorruptBatchError`` for a wrong checksum, and the errors of the conversion. One of these is
-        ``UnsupportedForFormatError`` for batches of a typed topic that has no format for Kafka clients.
+        If the first batch is faulty, raises ``CorruptBatchError`` for a wrong checksum, and the errors of the
+        conversion, such as ``UnsupportedForFormatError`` for batches of a typed topic that has no format for Kafka
+        clients.
         """
         view, pieces, kept, end = memoryview(records), list[memoryview](), 0, 0
         for position, header in scan_headers(records):
@@ -187,8 +189,13 @@ class RowBatches:
             kept = end = position + header.size_bytes
             key = _Key(topic_id, partition, header.base_offset, header.crc, conversion.form, header.base_offset)
             source = _Columnar(key, header, view[position:kept], conversion)
-            if not await self._add_rows(pieces, executors, source, room, wanted):
-                break
+            try:
+                if not await self._add_rows(pieces, executors, source, room, wanted):
+                    break
+            except MillraceError:
+                if not pieces:
+                    raise
+                break  # the reader gets the batches before the faulty one, and the error with its next request
         if kept < end:
             pieces.append(view[kept:end])
         return pieces

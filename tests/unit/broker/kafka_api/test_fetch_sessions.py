@@ -139,7 +139,7 @@ def test_sessions_are_limited_and_idle_ones_give_way(caplog: pytest.LogCaptureFi
     for _ in range(3):
         assert _plan(sessions, _request({0: 0}), IDLE_S - 1).session is None, "clients fetch without a session"
     assert [each.message for each in caplog.records] == [
-        "2 fetch sessions with 2 partitions are in use, and none was idle for 120 s: further clients, and those with "
+        "2 fetch sessions are in use, with 2 partitions, and none was idle for 120 s: further clients, and those with "
         "more than 50000 partitions, fetch without a session"
     ]
     _plan(sessions, _request({}, session_id=first.session_id, epoch=1), IDLE_S - 1)

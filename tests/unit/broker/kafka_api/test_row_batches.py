@@ -130,6 +130,13 @@ def test_a_damaged_batch_is_refused() -> None:
         _converted(RowBatches(), bytes(damaged))
 
 
+@pytest.mark.parametrize("first", [_rows(b"a"), _columnar(b"a")])
+def test_the_batches_before_a_damaged_one_are_sent(first: bytes) -> None:
+    damaged = bytearray(_columnar(b"value"))
+    damaged[damaged.index(b"value")] ^= 1
+    assert _values(_converted(RowBatches(), first + damaged)) == [b"a"]
+
+
 def test_a_batch_that_waits_for_its_turn_is_not_converted_again() -> None:
     converted: list[bytes] = []
 
