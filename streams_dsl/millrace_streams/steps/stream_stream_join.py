@@ -159,7 +159,8 @@ class _Join:
 
     def _wait(self, key: Any, value: Any, time_ms: int, stream_time_ms: int) -> None:
         window = self.node.window
-        last_ms = time_ms + (window.after_ms if self.side == _LEFT else window.before_ms)
+        # As in Kafka Streams, a window that would end before the epoch ends there.
+        last_ms = max(0, time_ms + (window.after_ms if self.side == _LEFT else window.before_ms))
         if last_ms < stream_time_ms:
             self._emit(key, self.side, value, None, time_ms)
             return

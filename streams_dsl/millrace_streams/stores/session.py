@@ -56,7 +56,7 @@ class SessionStore(ExpiringStore):
         ]
 
     def ended(self, first_ms: int, last_ms: int) -> list[tuple[Windowed, Any]]:
-        """Return all keys' sessions that end from ``first_ms`` to ``last_ms``, by end and then key.
+        """Return all keys' sessions that end from ``first_ms`` to ``last_ms``, by end, start and key.
 
         Sessions that end by ``last_ms`` must not be requested again.
         """
@@ -67,7 +67,7 @@ class SessionStore(ExpiringStore):
             sessions = self._sessions.get(key, {})
             if end >= first_ms and (start, end) in sessions:
                 found[Windowed(key, start, end)] = sessions[start, end]
-        return sorted(found.items(), key=lambda item: (item[0].end, sort_key(item[0].key), item[0].start))
+        return sorted(found.items(), key=lambda item: (item[0].end, item[0].start, sort_key(item[0].key)))
 
     def expiring(self, first_ms: int, limit_ms: int) -> list[Windowed]:
         """Return all keys' sessions that end from ``first_ms`` and before ``limit_ms``, and were not removed."""

@@ -87,3 +87,11 @@ def test_closed_sessions_emit_final_results() -> None:
     script = [TestRecord("x", "a", "p", 0), TestRecord("x", "a", "q", 3), TestRecord("x", "b", "r", 60)]
     finals, _ = results(sessions(5, grace=9), "on_window_close", script)
     assert [(key.start, key.end, value) for key, value in finals] == [(0, 3, "pq")]
+
+
+def test_finals_of_sessions_that_end_together_are_in_the_order_of_their_starts_and_then_keys() -> None:
+    # TimeFirstSessionKeySchema of Kafka Streams 3.9: end, start, key.
+    script = [TestRecord("x", key, "p", at) for key, at in (("b", 1), ("a", 5), ("c", 1), ("b", 10), ("a", 10))]
+    script += [TestRecord("x", "c", "p", 10), TestRecord("x", "z", "p", 100)]
+    finals, _ = results(sessions(10), "on_window_close", script)
+    assert [(key.key, key.start, key.end) for key, _ in finals] == [("b", 1, 10), ("c", 1, 10), ("a", 5, 10)]

@@ -65,6 +65,15 @@ def test_a_window_that_would_end_before_the_epoch_ends_there(right_ms: int, is_j
     assert piped(driver, [("r", "k", "R", right_ms), ("l", "k", "L", 3)]) == ([("LR", 3)] if is_joined else [])
 
 
+def test_a_record_whose_window_would_end_before_the_epoch_waits_at_stream_time_zero() -> None:
+    # KStreamKStreamJoin of Kafka Streams 3.9.1: timeTo = max(0, time + joinAfterMs), and timeTo < stream time
+    driver = joining("left_join", within(15).after(-5))
+    assert piped(driver, [("l", "k", "L", 0)]) == []
+    assert piped(driver, [("r", "k", "R", 0)]) == []
+    assert piped(driver, [("l", "k", "M", 1)]) == [("LNone", 0), ("MR", 1)]
+    assert piped(driver, [("l", "other", "N", 2)]) == [("NNone", 2)]
+
+
 @pytest.mark.parametrize(("newest_ms", "is_joined"), [(9, True), (10, False), (11, False)])
 def test_a_record_is_kept_for_as_long_as_the_window_spans(newest_ms: int, is_joined: bool) -> None:
     for key in ("k", "other"):

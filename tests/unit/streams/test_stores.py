@@ -94,11 +94,11 @@ def test_sessions_end_and_expire_in_order(script: list[tuple[Windowed, int | Non
         model.pop(session, None)
         if value is not None:
             model[session] = value
-    over = sorted((each for each in model if each.end <= closed_ms), key=lambda s: (s.end, sort_key(s.key), s.start))
+    over = sorted((each for each in model if each.end <= closed_ms), key=lambda s: (s.end, s.start, sort_key(s.key)))
     assert store.ended(0, closed_ms) == [(session, model[session]) for session in over]
     assert store.ended(closed_ms + 1, 99) == sorted(
         ((each, value) for each, value in model.items() if each.end > closed_ms),
-        key=lambda item: (item[0].end, sort_key(item[0].key), item[0].start),
+        key=lambda item: (item[0].end, item[0].start, sort_key(item[0].key)),
     )
     store.expire()
     oldest = max((session.end for session, _ in script), default=-1) - 10 + 1
