@@ -28,13 +28,26 @@ from millrace_streams.windows import Duration, milliseconds
 PunctuationType: TypeAlias = Literal["stream_time", "wall_clock_time"]
 
 
+def check_timestamp(timestamp: int) -> None:
+    """Raise ``ValueError`` for a record's negative timestamp, as Kafka's ``Record`` does."""
+    if timestamp < 0:
+        raise ValueError(f"a record's timestamp may not be negative, but is {timestamp}: give ms since 1970")
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Record in a processor (Kafka's ``Record``); ``timestamp`` is in ms."""
+    """Record in a processor (Kafka's ``Record``); ``timestamp`` is in ms.
+
+    Raises ``ValueError`` for a negative timestamp.
+    """
 
     key: Any
     value: Any
     timestamp: int
+
+    def __post_init__(self) -> None:
+        """Check the timestamp."""
+        check_timestamp(self.timestamp)
 
     def with_key(self, key: Any) -> Record:
         """Return a copy with another key."""
@@ -213,20 +226,22 @@ class StoreBuilder:
 
 
 def key_value_store(name: str, *, key: Any, value: Any) -> StoreBuilder:
-    """Define a store of a value per key: ``get``, ``put``, ``put_if_absent``, ``delete``, ``range``, ``all``."""
+    """Define a store of a value per key: ``get``, ``put``, ``put_all``, ``put_if_absent``, ``delete``, ``range``,
+    ``all``, ``reverse_range``, ``reverse_all``, ``prefix_scan``, ``approximate_num_entries``.
+    """
     return _builder(name, "key_value", key, value)
 
 
 def window_store(name: str, *, key: Any, value: Any, retention: Duration) -> StoreBuilder:
     """Define a store of a value per key and window start, kept for ``retention``: ``put(key, value, start)``,
-    ``fetch``, ``all``.
+    ``fetch``, ``fetch_all``, ``all``, and each of these with ``backward_``.
     """
     return _builder(name, "window", key, value, _positive(name, retention))
 
 
 def session_store(name: str, *, key: Any, value: Any, retention: Duration) -> StoreBuilder:
     """Define a store of a value per key and session, kept for ``retention``: ``put``, ``remove``, ``fetch``,
-    ``find_sessions``.
+    ``find_sessions``, ``fetch_session``, and ``fetch`` and ``find_sessions`` with ``backward_``.
     """
     return _builder(name, "session", key, value, _positive(name, retention))
 

@@ -21,6 +21,7 @@ from millrace_streams.processors import (
     RecordMetadata,
     StoreBuilder,
     TaskId,
+    check_timestamp,
 )
 from millrace_streams.serdes import STRING, RowSerde
 from millrace_streams.steps.batch import Batch
@@ -133,6 +134,7 @@ class Context:
             )
         if timestamp is None:
             timestamp = self.record.timestamp if self.record is not None else max(self.stream_time_ms, 0)
+        check_timestamp(timestamp)
         self.out.add(self.cause, key, value, timestamp)
         self.children.append(child_name)
 

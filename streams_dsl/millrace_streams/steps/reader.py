@@ -68,15 +68,14 @@ class Reader:
         beside = [decoded[name] for name in (OFFSET, SEQUENCE) if name in decoded.columns]
         if HEADERS in decoded.columns and decoded[HEADERS].null_count() < decoded.height:
             beside.append(decoded[HEADERS])
-        # Without operators all rows are kept.
-        places = [column.gather(rows) for column in beside] if self.operators else beside
+        # Without operators all rows are kept, except dropped ones.
+        places = [column.gather(rows) for column in beside] if self.operators or dropped else beside
         return frame.select(*batch.layout.names, *reserved).with_columns(places), dropped
 
     def run_batch(self, batch: Batch, offsets: Rows, partition: int) -> Read:
         """Run the reader on a batch."""
-        batch = self._with_event_time(self._with_plain_keys(batch, offsets, partition), offsets, partition)
-        rows = np.arange(batch.height)
-        dropped = 0
+        read = self._with_event_time(self._with_plain_keys(batch, offsets, partition), offsets, partition)
+        batch, rows, dropped = read
         for operator in self.operators:
             output = make_step(operator).run(self._inputs(batch, offsets[rows], partition), self._nothing)
             batch = output.batch
@@ -117,16 +116,24 @@ class Reader:
             offset=offset,
         )
 
-    def _with_event_time(self, batch: Batch, offsets: Rows, partition: int) -> Batch:
+    def _with_event_time(self, batch: Batch, offsets: Rows, partition: int) -> Read:
+        """Set the event time. As in Kafka Streams, records for which the extractor returns a negative one are dropped
+        and counted.
+        """
+        kept = np.arange(batch.height)
         if self.source.extractor is not None:
-            batch = batch.with_times(self._extracted(self.source.extractor, batch, offsets, partition))
+            times = self._extracted(self.source.extractor, batch, offsets, partition)
+            batch, negative = batch.with_times(times), (times < 0).arg_true().to_numpy()
+            if len(negative):
+                kept = np.delete(kept, negative)
+                batch = batch.take(kept)
         elif self.source.timestamp is not None:
             time = pl.col(self.source.timestamp)
             if batch.frame.schema[self.source.timestamp].is_temporal():
                 time = time.dt.timestamp("ms")
             batch = batch.with_times(batch.frame.select(time.cast(pl.Int64).alias(TIMESTAMP)).to_series())
-        self._check_times(batch, offsets, partition)
-        return batch
+        self._check_times(batch, offsets[kept], partition)
+        return Read(batch, kept, len(offsets) - len(kept))
 
     def _extracted(self, extractor: PythonFunction, batch: Batch, offsets: Rows, partition: int) -> pl.Series:
         inputs = self._inputs(batch, offsets, partition)

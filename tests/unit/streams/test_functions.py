@@ -13,7 +13,9 @@ from millrace_streams import (
     UserFunctionError,
     batchwise,
 )
+from millrace_streams.compiler import compile_topology
 from millrace_streams.layout import OPAQUE_SHAPE
+from millrace_streams.steps.reader import Reader
 
 SCHEMA = pa.schema([("k", pa.string()), ("x", pa.int64())])
 ROWS = [{"k": "a", "x": 1}, {"k": "b", "x": None}, {"k": "a", "x": 3}]
@@ -170,6 +172,35 @@ def test_event_time_is_extracted_by_a_function_of_any_of_its_forms(extractor, ti
     driver = TopologyTestDriver(builder.build())
     driver.pipe_records([TestRecord("in", "7", "abc", 1000)])
     assert [record.timestamp for record in driver.read_records("out")] == [time_ms]
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+def test_a_record_whose_extracted_time_is_negative_is_dropped_and_counted(filtered):
+    builder = StreamsBuilder()
+    stream = builder.stream("in", key="string", value="long", timestamp=lambda value: value)
+    (stream.filter(lambda value: value != 7) if filtered else stream).to("out")
+    driver = TopologyTestDriver(builder.build())
+    driver.pipe_records([TestRecord("in", "a", value, 0) for value in (5, -5, 6)])
+    assert [(record.value, record.timestamp) for record in driver.read_records("out")] == [(5, 5), (6, 6)]
+    assert driver.dropped_records == 1
+    # The reader of Spark's workers keeps the places of the records that are left.
+    [reader] = compile_topology(builder.build(), {}).readers
+    values = [value.to_bytes(8, "big", signed=True) for value in (-1, 5, 7, -5, 6)]
+    decoded = pl.DataFrame(
+        {"key": [b"a"] * 5, "value": values, "__offset": [40, 41, 42, 43, 44], "__timestamp": [0] * 5}
+    )
+    rows, dropped = Reader(reader.source, reader.layout, reader.operators).run(decoded, 0)
+    expected = [(5, 5, 41), (6, 6, 44)] if filtered else [(5, 5, 41), (7, 7, 42), (6, 6, 44)]
+    assert (rows.select("value", "__timestamp", "__offset").rows(), dropped) == (expected, 2)
+
+
+def test_an_extractor_without_a_time_stops_at_its_record():
+    builder = StreamsBuilder()
+    builder.stream("in", key="string", value="long", timestamp=lambda value: value or None).to("out")
+    driver = TopologyTestDriver(builder.build())
+    with pytest.raises(UserFunctionError, match="1 records without a valid event time in __timestamp, the first") as e:
+        driver.pipe_records([TestRecord("in", "a", value, 0) for value in (-5, 5, 0)])
+    assert e.value.offset == 2
 
 
 @pytest.mark.parametrize(
