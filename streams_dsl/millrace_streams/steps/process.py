@@ -28,35 +28,12 @@ from millrace_streams.steps.batch import Batch
 from millrace_streams.steps.flow import FIXED, LAST, Emitted, Inputs, Marks, Origin, Output
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, typed
 from millrace_streams.steps.process_stores import view_of
+from millrace_streams.steps.punctuations import Punctuation, PunctuationQueue
 from millrace_streams.stores import KeyValueStore, ObjectStore, StoreSpec, VersionedStore
 
-_KINDS: Final = ("stream_time", "wall_clock_time")
+_KINDS: Final[tuple[PunctuationType, ...]] = ("stream_time", "wall_clock_time")
 _NEVER: Final = 2**63 - 1
 _SCHEDULE: Final = Layout(schema=pa.schema([STRING.field(KEY)]), key=(KEY,), bucket_columns=None)
-
-
-@dataclass(slots=True)
-class Punctuation:
-    """A scheduled callback."""
-
-    interval_ms: int
-    kind: PunctuationType
-    callback: Callable[[int], None]
-    next_ms: int
-    cancelled: bool = False
-
-    def cancel(self) -> None:
-        """Cancel the punctuation."""
-        self.cancelled = True
-
-    def punctuate(self, now_ms: int) -> None:
-        """Call it if it is due. A jump over several intervals gives one call, and the next is at a multiple of the
-        interval.
-        """
-        if self.cancelled or now_ms < self.next_ms:
-            return
-        self.next_ms += ((now_ms - self.next_ms) // self.interval_ms + 1) * self.interval_ms
-        self.callback(now_ms)
 
 
 @dataclass(slots=True)
@@ -67,6 +44,7 @@ class Context:
     stores: dict[str, ObjectStore]
     out: Emitted = field(default_factory=Emitted)
     punctuations: list[Punctuation] = field(default_factory=list)
+    queues: dict[PunctuationType, PunctuationQueue] = field(default_factory=lambda: _queues())
     stream_time_ms: int = -1
     wall_clock_ms: int = 0
     cause: int = 0
@@ -164,25 +142,30 @@ class Context:
         first_ms = 0 if kind == "stream_time" else self.wall_clock_ms + interval_ms
         punctuation = Punctuation(interval_ms, kind, callback, first_ms)
         self.punctuations.append(punctuation)
+        self.queues[kind].add(punctuation)
         return punctuation
 
     def punctuate(self, kind: PunctuationType, now_ms: int) -> None:
         """Call the due punctuations."""
-        for punctuation in list(self.punctuations):
-            if punctuation.kind == kind:
-                punctuation.punctuate(now_ms)
+        self.queues[kind].punctuate(now_ms)
 
     def keep(self, numbers: dict[str, int]) -> None:
-        """Save stream time and the next time of each punctuation."""
+        """Save stream time, and the next time of each punctuation with its place in the queue."""
         numbers["stream_time"] = self.stream_time_ms
+        turns = {each: turn for queue in self.queues.values() for each, turn in queue.places().items()}
         for place, punctuation in enumerate(self.punctuations):
             numbers[f"due_{place}"] = _NEVER if punctuation.cancelled else punctuation.next_ms
+            numbers[f"turn_{place}"] = turns.get(id(punctuation), len(turns))
 
     def resume(self, numbers: dict[str, int]) -> None:
         """Restore the state of an earlier task; punctuations are identified by their order in ``init``."""
         self.stream_time_ms = numbers.get("stream_time", -1)
-        for place, punctuation in enumerate(self.punctuations):
+        self.queues = _queues()
+        # Punctuations that are added in the order of a heap are a heap of that order again.
+        for place in sorted(range(len(self.punctuations)), key=lambda place: numbers.get(f"turn_{place}", place)):
+            punctuation = self.punctuations[place]
             punctuation.next_ms = numbers.get(f"due_{place}", punctuation.next_ms)
+            self.queues[punctuation.kind].add(punctuation)
 
 
 @dataclass(frozen=True)
@@ -274,6 +257,10 @@ class ProcessStep:
         node = self.operator.node
         assert isinstance(node, ProcessNode)
         return node
+
+
+def _queues() -> dict[PunctuationType, PunctuationQueue]:
+    return {kind: PunctuationQueue() for kind in _KINDS}
 
 
 def _events(arrivals: Marks, rows: Marks, after: Marks) -> list[int]:
