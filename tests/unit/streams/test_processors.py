@@ -382,7 +382,7 @@ def test_a_processor_that_cannot_begin_blames_no_record() -> None:
     assert failure.value.offset is None
 
 
-def test_sessions_are_fetched_by_start_and_windows_up_to_the_retention() -> None:
+def test_sessions_are_fetched_by_end_and_windows_up_to_the_retention() -> None:
     class Keep(Processor):
         def process(self, record: Record) -> None:
             windows, sessions = self.context.store("windows"), self.context.store("sessions")
@@ -395,7 +395,7 @@ def test_sessions_are_fetched_by_start_and_windows_up_to_the_retention() -> None
 
     stores = [window_store("windows", **TYPES, retention=20), session_store("sessions", **TYPES, retention=40)]
     driver = run(Keep, script(1), stores=stores)
-    assert [value for _, value in driver.view("sessions").fetch("a")] == [30, 22, 30]
+    assert [value for _, value in driver.view("sessions").fetch("a")] == [22, 30, 30]
     assert list(driver.view("windows").all()) == [("a", 1, 1), ("a", 20, 20)]
     driver.view("sessions").put(Windowed("a", 52, 69), 1)
     assert [session for session, _ in driver.view("sessions").fetch("a")] == [
