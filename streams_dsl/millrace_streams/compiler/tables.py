@@ -34,9 +34,7 @@ from millrace_streams.graph import (
     Topology,
     ToTableNode,
 )
-from millrace_streams.windows import SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
-
-_ROW_BY_ROW = (TableFilterNode, TableMapNode, TableSelectNode, SuppressNode)
+from millrace_streams.windows import SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows, Windows
 
 
 def old_values(checked: CheckedTopology) -> Topology:
@@ -168,10 +166,28 @@ def final_waits(checked: CheckedTopology) -> Topology:
 
 
 def _wait_after_end(node: SuppressNode, nodes: dict[str, Node]) -> int:
-    table = nodes[node.parents[0]]
-    while isinstance(table, (*_ROW_BY_ROW, MaterializeNode)):
-        table = nodes[table.parents[0]]
-    window = table.window if isinstance(table, AggregateNode | FoldNode) else None
+    """Return the longest wait of the windowed aggregations above, of which every input needs one.
+
+    Source: Kafka Streams' ``GraphGraceSearchUtil.findAndVerifyWindowGrace``.
+    """
+    waits: list[int] = []
+    pending, seen = list(node.parents), set(node.parents)
+    while pending:
+        above = nodes[pending.pop()]
+        if isinstance(above, AggregateNode | FoldNode) and above.window is not None:
+            waits.append(_wait_of(node, above.window))
+        elif above.parents:
+            pending += [parent for parent in above.parents if parent not in seen]
+            seen.update(above.parents)
+        else:
+            raise TopologyError(
+                f"{node.name}: the windows of records of {above.name} are not created here, so no grace tells when "
+                "they close: put a windowed aggregation between the two, or suppress until_time_limit(...)"
+            )
+    return max(waits)
+
+
+def _wait_of(node: SuppressNode, window: Windows) -> int:
     match window:
         case TimeWindows() | SlidingWindows():
             return window.grace_ms
@@ -179,10 +195,6 @@ def _wait_after_end(node: SuppressNode, nodes: dict[str, Node]) -> int:
             return window.gap_ms + window.grace_ms
         case UnlimitedWindows():
             raise TopologyError(f"{node.name}: an unlimited window never closes: suppress until_time_limit(...)")
-    raise TopologyError(
-        f"{node.name}: the windows of {table.name} are not created here: suppress directly after the aggregation; "
-        "only filters and map_values may be in between"
-    )
 
 
 def choose_emit(checked: CheckedTopology) -> Topology:

@@ -226,6 +226,12 @@ def expressions(x: Any, y: Any) -> None:
     small.merge(x.filter(col("value") >= 5)).to("out")
 
 
+def closing_joins(x: Any, y: Any) -> None:
+    left, right = (each.group_by_key().windowed_by(tumbling(10, grace=5)).count() for each in (x, y))
+    closed = left.outer_join(right, joined).suppress(Suppressed.until_window_closes())
+    closed.to_stream(lambda key, value: f"{key.key}{key.start}").to("out")
+
+
 TOPOLOGIES: tuple[Callable[[Any, Any], None], ...] = (
     diamond,
     self_joins,
@@ -238,6 +244,7 @@ TOPOLOGIES: tuple[Callable[[Any, Any], None], ...] = (
     expiring_sessions,
     closing_windows,
     closing_sessions,
+    closing_joins,
     processors,
     shared_store,
     expressions,

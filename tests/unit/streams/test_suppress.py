@@ -16,6 +16,7 @@ from millrace_streams import (
     TestRecord,
     TopologyTestDriver,
     UserFunctionError,
+    sessions,
     tumbling,
 )
 
@@ -68,3 +69,54 @@ def test_an_unbounded_buffer_holds_all() -> None:
         assert out_of(driver) == []
         driver.pipe_records([TestRecord("t", "e", 9, 200)])
         assert out_of(driver) == [("a", 2), ("b", 4), ("c", 3), ("d", 5)]
+
+
+def final(build: Any, script: list[tuple[str, int]], *, at_once: bool) -> list[tuple[str, int]]:
+    """Return keys with starts and values of a suppression's results for records of these topics and times."""
+    builder = StreamsBuilder()
+    table = build(*(builder.stream(topic, **TYPES).group_by_key() for topic in "xy"))
+    held = table.suppress(Suppressed.until_window_closes())
+    held.to_stream(lambda key, _: f"{key.key}{key.start}", key="string").to("out")
+    driver = TopologyTestDriver(builder.build())
+    records = [TestRecord(topic, "a", 1, time_ms) for topic, time_ms in script]
+    found = []
+    for batch in [records] if at_once else [[record] for record in records]:
+        driver.pipe_records(batch)
+        found += out_of(driver)
+    return found
+
+
+def both(one: int | None, other: int | None) -> int:
+    return (one or 0) * 10 + (other or 0)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize(("left_ms", "right_ms"), [(0, 10), (10, 0)])
+def test_a_joined_window_closes_after_the_longest_grace_of_both_tables(
+    left_ms: int, right_ms: int, at_once: bool
+) -> None:
+    # GraphGraceSearchUtil of Kafka Streams: all parents must define a grace, and the longest counts.
+    def build(x: Any, y: Any) -> Any:
+        left = x.windowed_by(tumbling(10, grace=left_ms)).count()
+        return left.outer_join(y.windowed_by(tumbling(10, grace=right_ms)).count().filter(lambda n: n > 0), both)
+
+    script = [("x", 1), ("y", 2), ("x", 19)]
+    assert final(build, script, at_once=at_once) == []
+    assert final(build, [*script, ("y", 20)], at_once=at_once) == [("a0", 11)]
+
+
+@pytest.mark.parametrize(
+    ("build", "closed_ms"),
+    [
+        (lambda x, _: x.windowed_by(tumbling(10, grace=3)).count().to_stream().to_table(store="again"), 13),
+        (lambda x, _: x.windowed_by(tumbling(10, grace=3)).count().to_stream().group_by_key().reduce(max), 13),
+        (lambda x, _: x.windowed_by(tumbling(10)).count().suppress(Suppressed.until_time_limit(0)), 10),
+        (lambda x, y: x.windowed_by(sessions(5, grace=4)).count().outer_join(
+            y.windowed_by(sessions(5)).count(), both), 10),
+    ],
+)  # fmt: skip
+def test_a_window_closes_behind_any_operators_by_the_grace_of_its_aggregation(build: Any, closed_ms: int) -> None:
+    for at_once in (True, False):
+        assert final(build, [("x", 1), ("x", closed_ms - 1)], at_once=at_once) == []
+        [(key, _)] = final(build, [("x", 1), ("x", closed_ms)], at_once=at_once)
+        assert key in ("a0", "a1")

@@ -84,6 +84,9 @@ def two_topics(stream: Any, other: Any) -> None:
     both = lambda left, right: (left or 0) * 100 + (right or 0)  # noqa: E731
     stream.outer_join(other, both, window=within(6, grace=3)).to_delta("pairs")
     stream.merge(other).group_by_key().reduce(lambda one, value: one * 2 + value).to_delta("merged")
+    counts = [each.group_by_key().windowed_by(tumbling(10, grace=3)).count() for each in (stream, other)]
+    finals = counts[0].outer_join(counts[1], both).suppress(Suppressed.until_window_closes())
+    finals.to_stream().to_delta("joined finals")
 
 
 def moved(stream: Any, other: Any) -> None:
