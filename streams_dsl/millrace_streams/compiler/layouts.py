@@ -91,7 +91,14 @@ def _(node: MapNode, given: tuple[Layout, ...]) -> Layout:
 
 @layout_of.register
 def _(node: ProcessNode, given: tuple[Layout, ...]) -> Layout:
-    [stream] = needs_streams(node, given, "process")
+    stream, *tables = given
+    needs_streams(node, (stream,), "process")
+    for store, table in zip(node.tables, tables, strict=True):
+        if table.windowed:
+            raise TopologyError(
+                f"{node.name}: the store {store} holds windows, and a processor reads only tables without: join the "
+                "table, or process its to_stream() and keep the windows in a window_store(...)"
+            )
     if node.fixed_key:
         return with_value(node, stream, node.serde)
     if node.key_serde is None and len(stream.key) == 1 and not stream.windowed:
@@ -183,8 +190,8 @@ def named_alike(layout: Layout, other: Layout) -> Layout:
 
 
 def needs_streams(node: Node, given: tuple[Layout, ...], what: str) -> tuple[Layout, ...]:
-    """Refuse tables. Raises ``TopologyError`` naming the node."""
-    for layout, parent in zip(given, node.parents, strict=True):
+    """Refuse tables among the first parents. Raises ``TopologyError`` naming the node."""
+    for layout, parent in zip(given, node.parents, strict=False):
         if layout.table:
             raise TopologyError(f"{node.name}: {what} needs a stream, but {parent} is a table: to_stream() first")
     return given

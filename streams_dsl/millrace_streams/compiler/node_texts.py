@@ -126,7 +126,8 @@ def _(node: DeltaSinkNode, operator: Operator) -> str:
 
 @text_of.register
 def _(node: ProcessNode, operator: Operator) -> str:
-    return f"Python processor{_stores(node)}"
+    reads = f"; reads {', '.join(node.tables)}" if node.tables else ""
+    return f"Python processor{_stores(node)}{reads}"
 
 
 @text_of.register

@@ -21,6 +21,7 @@ from millrace_streams.graph import (
     GroupTableNode,
     MaterializeNode,
     Node,
+    ProcessNode,
     ResponseJoinNode,
     StreamTableJoinNode,
     SubscribeNode,
@@ -135,6 +136,8 @@ def looked_up(node: Node) -> tuple[str, ...]:
             return (node.parents[1],)
         case ResponseJoinNode():
             return (node.parents[0],)
+        case ProcessNode():
+            return node.parents[1:]
     return ()
 
 

@@ -15,7 +15,8 @@ from millrace_streams.serdes import RowSerde, Serde
 class ProcessNode(Node):
     """A user's processor. With ``fixed_key`` (``process_values``) records keep the key.
 
-    ``supplier`` creates a processor per task; ``connected`` are its stores. ``children`` are the nodes to which it can
+    ``supplier`` creates a processor per task; ``connected`` are its stores. ``tables`` are the stores of tables that it
+    reads, which are the parents after the stream. ``children`` are the nodes to which it can
     forward by name; the compiler finds them.
     """
 
@@ -26,6 +27,7 @@ class ProcessNode(Node):
     serde: Serde | RowSerde | None
     fixed_key: bool = False
     children: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ()
 
     @property
     def stores(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from millrace_streams.errors import TopologyError
 from millrace_streams.graph.nodes import Node
+from millrace_streams.graph.tables import TableNode
 from millrace_streams.graph.topology import Topology
 from millrace_streams.processors import StoreBuilder
 
@@ -42,18 +43,22 @@ class TopologyBuilder:
             raise TopologyError(f"the store {store.name} was added already: name another one")
         self._stores[store.name] = store
 
-    def store(self, store: StoreBuilder | str, where: str) -> StoreBuilder:
-        """Return a given store, or the added store of that name."""
+    def store(self, store: StoreBuilder | str, where: str) -> StoreBuilder | TableNode:
+        """Return a given store, or the added store of that name, or the table whose store has that name."""
         if isinstance(store, StoreBuilder):
             if self._stores.setdefault(store.name, store) is not store:
                 raise TopologyError(f"{where}: another store is named {store.name} already: name it otherwise")
             return store
-        if store not in self._stores:
-            known = ", ".join(self._stores) or "none"
-            raise TopologyError(
-                f"{where}: no store is named {store}; there are {known}: add it with builder.add_state_store(...)"
-            )
-        return self._stores[store]
+        if store in self._stores:
+            return self._stores[store]
+        tables = {node.store: node for node in self._nodes if isinstance(node, TableNode) and node.store is not None}
+        if store in tables:
+            return tables[store]
+        known = ", ".join((*self._stores, *tables)) or "none"
+        raise TopologyError(
+            f"{where}: no store is named {store}; there are {known}: add it with builder.add_state_store(...), or name "
+            "a table's store with store=..."
+        )
 
     def build(self) -> Topology:
         """Freeze the nodes. Raises ``TopologyError`` if they do not form a topology."""

@@ -27,6 +27,7 @@ from millrace_streams.graph import (
     SelectKeyNode,
     StreamStreamJoinNode,
     StreamTableJoinNode,
+    TableNode,
     TopicSinkNode,
     ToTableNode,
 )
@@ -298,8 +299,9 @@ class KStream(Handle):
     ) -> KStream:
         """Process the records by a user's processor; ``supplier()`` creates one for each task.
 
-        ``stores`` are the stores that it can use, or the names of stores added to the builder. ``key`` and ``value``
-        are the types of the forwarded records; the defaults are the types of the input.
+        ``stores`` are the stores that it can use, or the names of stores added to the builder. The name of a table's
+        store (also of a global table) lets it read the table's rows. ``key`` and ``value`` are the types of the
+        forwarded records; the defaults are the types of the input.
         """
         return self._process("process", supplier, stores, key, value, name, fixed_key=False)
 
@@ -330,14 +332,18 @@ class KStream(Handle):
             raise TopologyError(f"{where}: give a class, or a function that makes processors, not {supplier!r}")
         if isinstance(stores, str | StoreBuilder):
             raise TopologyError(f"{where}: stores={stores!r}: give a list of stores")
+        connected = [self._builder.store(store, where) for store in stores]
+        tables = list(dict.fromkeys(each for each in connected if isinstance(each, TableNode)))
         fields = {
             "supplier": supplier,
-            "connected": tuple(self._builder.store(store, where) for store in stores),
+            "connected": tuple(each for each in connected if isinstance(each, StoreBuilder)),
+            "tables": tuple(table.store for table in tables),
             "key_serde": self._key_serde(what, key, name),
             "serde": self._serde(what, value, name),
             "fixed_key": fixed_key,
         }
-        return KStream(self._builder, self._then(ProcessNode, name, **fields))
+        handles = [Handle(self._builder, table) for table in tables]
+        return KStream(self._builder, self._then(ProcessNode, name, *handles, **fields))
 
     def to(self, topic: str | Function, *, key: Any = None, value: Any = None, name: str | None = None) -> None:
         """Write the records to a topic, or each record to the topic that a function returns (Kafka's

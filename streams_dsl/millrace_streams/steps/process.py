@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from millrace.records import Headers
 from millrace_streams.errors import TopologyError
+from millrace_streams.frames.cells import lookup_conversion
 from millrace_streams.graph import ProcessNode
 from millrace_streams.layout import KEY, VALUE, WINDOW_COLUMNS, WINDOW_TYPE, Layout
 from millrace_streams.processors import (
@@ -28,6 +29,7 @@ from millrace_streams.steps.batch import Batch
 from millrace_streams.steps.flow import FIXED, LAST, Emitted, Inputs, Marks, Origin, Output
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, typed
 from millrace_streams.steps.process_stores import view_of
+from millrace_streams.steps.process_tables import TableReads, TableRows, TableVersions
 from millrace_streams.steps.punctuations import Punctuation, PunctuationQueue
 from millrace_streams.stores import KeyValueStore, ObjectStore, StoreSpec, VersionedStore
 
@@ -42,6 +44,7 @@ class Context:
 
     node: ProcessNode
     stores: dict[str, ObjectStore]
+    tables: dict[str, TableReads] = field(default_factory=dict)
     out: Emitted = field(default_factory=Emitted)
     punctuations: list[Punctuation] = field(default_factory=list)
     queues: dict[PunctuationType, PunctuationQueue] = field(default_factory=lambda: _queues())
@@ -116,6 +119,11 @@ class Context:
         self.out.add(self.cause, key, value, timestamp)
         self.children.append(child_name)
 
+    def roll(self, changes: Batch, row: int, side: int) -> None:
+        """Apply a change of a table that the processor reads; ``side`` is its input."""
+        view = self.tables[self.node.tables[side - 1]]
+        view.roll(changes.keys[row], changes.values[row], changes.times[row])
+
     def commit(self) -> None:
         """Do nothing, because a micro-batch is committed as a whole."""
 
@@ -125,10 +133,12 @@ class Context:
 
     def store(self, name: str) -> Any:
         """Return a view of a connected store."""
+        if name in self.tables:
+            return self.tables[name]
         if name not in self.stores:
             raise TopologyError(
                 f"{self.node.name}: the store {name} is not connected to it (connected: "
-                f"{', '.join(self.stores) or 'none'}): name it in stores=[...]"
+                f"{', '.join((*self.stores, *self.tables)) or 'none'}): name it in stores=[...]"
             )
         return view_of(self.stores[name])
 
@@ -186,9 +196,9 @@ class ProcessStep:
 
     def run(self, inputs: Inputs, state: State) -> Output:
         """Process the records in order, and call punctuations."""
-        node, batch = self._node, inputs.batch
+        node, batch, height = self._node, inputs.batches[0], len(inputs.rows)
         with inputs.blaming(node.name, "the processor's beginning") as place:
-            place.turn = batch.height
+            place.turn = height
             context, processor = self._running(inputs, state)
         context.begin(inputs)
         ticks = inputs.ticks
@@ -197,7 +207,8 @@ class ProcessStep:
         # Stream-time punctuations come after everything that a record caused.
         after = ticks.marks.copy()
         after[:, FIXED:] = LAST
-        punctuations = batch.height + len(after)
+        punctuations = height + len(after)
+        sides, rows = inputs.sides.tolist(), inputs.rows.tolist()
         events = _events(ticks.marks, inputs.marks, after)
         with inputs.blaming(node.name, type(processor).__name__) as place:
             context.cause = place.turn = punctuations
@@ -207,12 +218,15 @@ class ProcessStep:
                     context.stream_time_ms = max(context.stream_time_ms, ticks.times[event - punctuations])
                     continue
                 context.cause = place.turn = event
-                if event < batch.height:
-                    context.record = Record(batch.keys[event], batch.values[event], batch.times[event])
+                if event >= height:
+                    context.punctuate("stream_time", context.stream_time_ms)
+                elif sides[event]:
+                    context.roll(inputs.batches[sides[event]], rows[event], sides[event])
+                else:
+                    row = rows[event]
+                    context.record = Record(batch.keys[row], batch.values[row], batch.times[row])
                     processor.process(context.record)
                     context.record = None
-                else:
-                    context.punctuate("stream_time", context.stream_time_ms)
         context.keep(self._numbers(state))
         # Rows from wall-clock punctuations come before all others.
         wall_clock = np.full((1, after.shape[1]), -1, dtype=np.int64)
@@ -228,9 +242,14 @@ class ProcessStep:
     def _running(self, inputs: Inputs, state: State) -> tuple[Context, Any]:
         """Return the task's processor, created and initialized at its first batch."""
         node = self._node
-        if node.name not in state.running:
+        if node.name in state.running:
+            context = state.running[node.name][0]
+        else:
             stores = {name: store for name in node.stores if isinstance(store := state.stores[name], ObjectStore)}
-            context = Context(node, stores)
+            context = Context(node, stores, self._tables(state))
+        for changes, table in zip(inputs.batches[1:], context.tables.values(), strict=True):
+            table.begin(changes.keys)
+        if node.name not in state.running:
             context.begin(inputs)
             processor = node.supplier()
             if hasattr(processor, "init"):
@@ -239,6 +258,19 @@ class ProcessStep:
             state.running[node.name] = (context, processor)
         running: tuple[Context, Any] = state.running[node.name]
         return running
+
+    def _tables(self, state: State) -> dict[str, TableReads]:
+        """Return the views of the tables that the processor reads, by the names of their stores."""
+        views: dict[str, TableReads] = {}
+        operator = self.operator
+        for name, store, layout in zip(self._node.tables, operator.reads[1:], operator.inputs[1:], strict=True):
+            assert store is not None
+            kept, convert = state.stores[store], lookup_conversion(layout)
+            if isinstance(kept, VersionedStore):
+                views[name] = TableVersions(name, convert, kept)
+            else:
+                views[name] = TableRows(name, store, layout, convert, state)
+        return views
 
     def _numbers(self, state: State) -> dict[str, int]:
         """Return the numbers that hold stream time and the schedule."""

@@ -113,8 +113,8 @@ class Steps:
         return len({fork for fork, _, _ in self.forks.values()})
 
     @cached_property
-    def branching(self) -> Mapping[str, Sequence[tuple[int, int]]]:
-        """Forks of the tables that joins of streams look up, with their numbers of ways, by join.
+    def branching(self) -> Mapping[tuple[str, int], Sequence[tuple[int, int]]]:
+        """Forks of the tables that joins of streams and processors look up, with their numbers of ways, by input.
 
         A table stores a change before it forwards it. So a join finds it also for a record that comes from the table on
         an earlier branch. A table without a store in Kafka Streams is computed from those above, and so are its forks.
@@ -123,12 +123,13 @@ class Steps:
         ways = {parent: (fork, ways) for (parent, _, _), (fork, _, ways) in self.forks.items()}
         found = {}
         for node in nodes.values():
-            if isinstance(node, StreamTableJoinNode):
-                tables = [node.parents[1]]
-                for table in tables:
-                    if table in nodes and _is_computed(nodes[table]):
-                        tables += [each for each in nodes[table].parents if each not in tables]
-                found[node.name] = [ways[table] for table in tables if table in ways]
+            if isinstance(node, StreamTableJoinNode | ProcessNode):
+                for place, parent in enumerate(node.parents[1:], start=1):
+                    tables = [parent]
+                    for table in tables:
+                        if table in nodes and _is_computed(nodes[table]):
+                            tables += [each for each in nodes[table].parents if each not in tables]
+                    found[node.name, place] = [ways[table] for table in tables if table in ways]
         return found
 
     @cached_property
@@ -238,8 +239,7 @@ class Task:
             flow = Flow(empty_batch(operator.inputs[place]), root_marks(NO_ROWS, self.steps))
         fork = self.steps.forks.get((parent, operator.node.name, place))
         flow = flow if fork is None else flow.after_fork(*fork)
-        if isinstance(operator.node, StreamTableJoinNode) and place == 1:
-            flow = flow.before_branches(self.steps.branching[operator.node.name])
+        flow = flow.before_branches(self.steps.branching.get((operator.node.name, place), ()))
         return flow.for_child(operator.node.child) if isinstance(operator.node, ChildNode) else flow
 
     def _unsent(self, operator: Operator) -> dict[int, str]:
