@@ -276,6 +276,57 @@ def test_a_batch_over_a_time_range_takes_records_of_every_topic_by_their_time(
     assert result.records == 4
 
 
+class Enriching:
+    """A processor that adds the rows of a table and of a global table."""
+
+    def init(self, context: Any) -> None:
+        self.context, self.customers, self.rates = context, context.store("customers"), context.store("rates")
+
+    def process(self, record: Any) -> None:
+        added = (self.customers.get(record.key) or 0) + (self.rates.get(record.key) or 0)
+        self.context.forward(record.with_value(record.value + added))
+
+
+def test_a_processor_reads_tables_and_negative_extracted_times_are_dropped_on_spark(
+    spark: SparkSession, module_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    servers = module_broker.bootstrap_servers
+    written = {
+        "placed": [("a", 1, 1_000), ("a", -2, 5_000), ("b", 3, 7_000), ("a", 4, 9_000)],
+        "clients": [("a", 10, 500), ("a", 20, 8_000)],
+        "prices": [("a", 100, 2_000), ("b", 200, 2_000)],
+    }
+    with Admin({"bootstrap.servers": servers}) as admin:
+        for topic in written:
+            admin.create_topic(topic, partitions=2, configs={"retention.ms": "-1"})
+    with Producer({"bootstrap.servers": servers}) as producer:
+        for topic, records in written.items():
+            for key, number, time_ms in records:
+                producer.send(topic, LONG.serialize(number), key=key.encode(), timestamp_ms=time_ms)
+    builder = StreamsBuilder()
+    types: dict[str, Any] = {"key": "string", "value": "long"}
+    builder.table("clients", **types, store="customers")
+    builder.global_table("prices", **types, store="rates")
+    placed = builder.stream("placed", **types, timestamp=lambda value, timestamp: timestamp if value > 0 else -1)
+    placed.process(Enriching, stores=["customers", "rates"]).to_delta("totals")
+    reports: list[Any] = []
+    query = run_stream(
+        builder.build(),
+        spark,
+        checkpoint=str(tmp_path / "checkpoint"),
+        tables=str(tmp_path / "stream"),
+        bootstrap_servers=servers,
+        available_now=True,
+        on_batch=reports.append,
+    )
+    finish(query)
+    result = run_batch(builder.build(), spark, tables=str(tmp_path / "batch"), bootstrap_servers=servers)
+    assert (result.dropped, sum(report.dropped for report in reports)) == (1, 1)
+    for run in ("stream", "batch"):
+        rows = rows_of(spark, tmp_path / run)
+        assert sorted((row["key"], row["value"]) for row in rows) == [("a", 111), ("a", 124), ("b", 203)], run
+
+
 def topic_schema() -> pa.Schema:
     return pa.schema([pa.field("origin", pa.string(), nullable=False), *list(SCHEMA)[1:], ("carrier", pa.string())])
 
