@@ -4,8 +4,9 @@ A step takes a batch of one bucket (``batch``, with its order in ``flow``), work
 batch. ``task`` runs the steps of a plan one after the other, and all runners run tasks. ``registry`` maps nodes to
 steps.
 
-* Streams: ``filter``, ``map``, ``map_values``, ``select_key``, ``passing``, ``process`` (``process_stores``),
-  ``topic_names``; ``predicates`` and ``results`` check user functions
+* Streams: ``filter``, ``map``, ``map_values``, ``select_key``, ``passing``, ``topic_names``; ``predicates`` and
+  ``results`` check user functions
+* Processors: ``process`` with ``process_stores``, ``process_tables`` and ``punctuations``
 * Sources: ``reader``, ``deserialization``, ``table_source``
 * Aggregates: ``aggregate`` with ``accumulators``, ``lifting``, ``groups`` and ``partial_aggregate``
 * Folds of Python functions: ``fold``, ``fold_time_windows``, ``fold_session_windows``, ``fold_sliding_windows``,
