@@ -1,4 +1,4 @@
-"""Tests of the stores of processors, as Kafka Streams' stores of the same kinds answer."""
+"""Tests of the methods of processors' stores against those of Kafka Streams."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TYPES = {"key": "string", "value": "long"}
 
 
 class Idle:
-    """A processor that does nothing, because these tests use the views of its stores."""
+    """A processor that does nothing."""
 
     def process(self, record: Any) -> None:
         pass

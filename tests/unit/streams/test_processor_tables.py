@@ -1,4 +1,4 @@
-"""Tests of processors that read tables' stores, in the test driver and in the stages of Spark's workers."""
+"""Tests of processors that read tables' stores, on all runners."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ STORES = {"stores": ["t"], "value": "string"}
 
 
 class Reading:
-    """A processor that forwards the row of the record's key, and all rows."""
+    """A processor that forwards its key's row, and all rows."""
 
     def init(self, context: Any) -> None:
         self.context, self.table = context, context.store("t")
@@ -49,7 +49,7 @@ class Reading:
 
 
 class ReadingVersions(Reading):
-    """A processor that forwards the newest row of the record's key, and the one of an earlier time."""
+    """A processor that forwards the newest and an earlier row."""
 
     def process(self, record: Record) -> None:
         before = self.table.get(record.key, as_of=record.timestamp - 5)

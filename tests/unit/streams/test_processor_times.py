@@ -1,4 +1,4 @@
-"""Tests of times in processors: timestamps of records, and the order of punctuations."""
+"""Tests of timestamps and punctuations of processors."""
 
 from __future__ import annotations
 
