@@ -1,4 +1,4 @@
-"""Tests of group ids that belong to a group of another kind, by the calls of Kafka."""
+"""Tests of Kafka's calls for a group of another kind."""
 
 from __future__ import annotations
 

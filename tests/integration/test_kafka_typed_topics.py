@@ -370,7 +370,7 @@ def test_rows_that_are_larger_than_their_columns_keep_the_limits_of_a_fetch(
 def test_records_whose_rows_have_no_room_are_acquired_by_the_next_fetch(
     module_broker: EmbeddedBroker, admin: Admin, topic: str
 ) -> None:
-    """Columns take a fiftieth of their rows. What has no room does not count as delivered."""
+    """Columns take a fiftieth of their rows. Records without room do not count as delivered."""
     schema = pa.schema([(f"measured_value_{name}", pa.bool_()) for name in "abc"])
     admin.create_topic(topic, partitions=1, schema=schema, configs={"kafka.value.format": "json"})
     rows = pa.table({each.name: pa.nulls(200, pa.bool_()) for each in schema}, schema=schema)

@@ -277,7 +277,7 @@ def test_a_batch_over_a_time_range_takes_records_of_every_topic_by_their_time(
 
 
 class Enriching:
-    """A processor that adds the rows of a table and of a global table."""
+    """A processor that adds rows of a table and a global table."""
 
     def init(self, context: Any) -> None:
         self.context, self.customers, self.rates = context, context.store("customers"), context.store("rates")

@@ -14,7 +14,7 @@ from millrace_broker.metadata import TopicInfo
 
 
 class ResponseRows:
-    """Rows of the partitions of one response, as many as its limit allows."""
+    """Rows of a response's partitions, as many as its limit allows."""
 
     def __init__(self, request: KafkaRequest, max_bytes: int) -> None:
         """``max_bytes`` is the limit of the response."""

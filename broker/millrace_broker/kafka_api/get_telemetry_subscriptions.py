@@ -1,4 +1,4 @@
-"""Kafka's GetTelemetrySubscriptions call, whose answer is that no client metrics are wanted (KIP-714).
+"""Kafka's GetTelemetrySubscriptions call (KIP-714), which asks for no metrics.
 
 As in a Kafka broker without a metrics receiver, ApiVersions does not name the call, so that clients do not poll.
 """

@@ -127,7 +127,7 @@ class ResponseRoom:
 
 
 class _Key(NamedTuple):
-    """A batch of a log, and the first offset of some of its rows.
+    """Identity of rows: their batch and first offset.
 
     The checksum differs if the log was truncated and written again.
     """
@@ -174,7 +174,7 @@ class RowBatches:
         Rows of columnar batches that do not have wanted offsets are left out. A faulty batch ends the result.
 
         If the first batch is faulty, raises ``CorruptBatchError`` for a wrong checksum, and the errors of the
-        conversion, such as ``UnsupportedForFormatError`` for batches of a typed topic that has no format for Kafka
+        conversion. One of these is ``UnsupportedForFormatError``, for a typed topic that has no format for Kafka
         clients.
         """
         view, pieces, kept, end = memoryview(records), list[memoryview](), 0, 0

@@ -1,4 +1,4 @@
-"""Changes of options that depend on the stored options: of single elements of lists (KIP-339)."""
+"""Changes of single elements of options that are lists (KIP-339)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class ListChange:
-    """Elements to append to or to subtract from the list of an option, each separated by commas."""
+    """Elements to append to an option's list or to subtract, separated by commas."""
 
     append: str = ""
     subtract: str = ""

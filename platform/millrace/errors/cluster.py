@@ -84,7 +84,10 @@ class InvalidFetchSessionEpochError(MillraceError):
 
 
 class FetchSessionTopicIdError(MillraceError):
-    """A request names topics by id in a fetch session of names, or the reverse; the client starts a new session."""
+    """The request and its fetch session name topics in different ways.
+
+    One has names, and the other has topic ids. The client starts a new session.
+    """
 
     code = 106
     retriable = True

@@ -235,7 +235,7 @@ def test_rows_end_with_the_limit_of_the_response_and_go_on_from_the_offset_after
 
 @pytest.mark.parametrize("offset", [5, 6, 60_000, 5 + 2 * _COUNT, 5 + 2 * _COUNT + 7])
 def test_the_first_batch_has_the_offset_and_is_sent_whatever_its_size(offset: int) -> None:
-    """Whether the rows are in the cache or not."""
+    """Rows from the cache and newly converted ones follow the same rule."""
     batches, records = RowBatches(), _large()
     found = _converted(batches, records, _room(1), WantedOffsets(offset))
     ((_, header),) = scan_headers(found)

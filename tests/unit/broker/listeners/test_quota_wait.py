@@ -1,4 +1,4 @@
-"""Tests of the wait of a connection for the quotas of its client."""
+"""Tests of a connection's wait for its client's quotas."""
 
 from __future__ import annotations
 
