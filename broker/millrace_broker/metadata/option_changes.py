@@ -9,9 +9,12 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class ListChange:
-    """Elements to append to an option's list or to subtract, separated by commas."""
+    """Elements to append to an option's list or to subtract."""
 
-    append: str = ""
+    """Elements to append to an option's list or to subtract.
+
+    Commas separate the elements.
+    """
     subtract: str = ""
 
     def applied(self, present: str) -> str:
