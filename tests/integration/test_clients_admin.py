@@ -176,8 +176,11 @@ def test_offsets_are_listed_by_time(admin: Admin, module_broker: EmbeddedBroker)
     assert at(3001) == (-1, -1)
     with pytest.raises(UsageError, match="has no time zone"):
         at(datetime(2024, 1, 1))
+    assert at(datetime(1960, 1, 1, tzinfo=UTC)) == (0, 1000)
     with pytest.raises(UsageError, match="'soon'"):
         at("soon")
+    with pytest.raises(UsageError, match="time -1 ms is negative"):
+        at(-1)
     with pytest.raises(UnknownTopicOrPartitionError, match="no partition 7"):
         admin.list_offsets({TopicPartition("timed", 7): "latest"})
 

@@ -98,6 +98,14 @@ def test_a_consumer_continues_at_the_offset_of_a_seek(
         assert found is not None
         assert (found.offset, found.timestamp_ms) == (3, 3000)
         assert consumer.offsets_for_times({partition: 10**12}) == {partition: None}
+        early = consumer.offsets_for_times({partition: datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC)})[partition]
+        assert early is not None
+        assert early.offset == 0
+        for time_ms in (-1, -2, -3):
+            with pytest.raises(UsageError, match=f"time {time_ms} ms is negative"):
+                consumer.offsets_for_times({partition: time_ms})
+            with pytest.raises(UsageError, match="is negative"):
+                consumer.seek_to_time(time_ms)
         assert consumer.beginning_offsets([partition]) == {partition: 0}
         assert consumer.end_offsets([partition]) == {partition: 10}
         with pytest.raises(UsageError, match="offsets start at 0"):

@@ -34,7 +34,7 @@ def test_a_topic_is_filled_and_appended_to(broker, data, keys, year):
     servers = {"bootstrap.servers": broker.bootstrap_servers}
     with Admin(servers) as admin:
         described = admin.describe_topic(topic)
-        end = admin.list_offsets({TopicPartition(topic, 0): -1})[TopicPartition(topic, 0)].offset
+        end = admin.list_offsets({TopicPartition(topic, 0): "latest"})[TopicPartition(topic, 0)].offset
     assert described.key_columns == keys
     assert end == (2 * 3322 if data == "planes" else 100)
     with Consumer(servers) as consumer:

@@ -179,9 +179,9 @@ def test_consumers_read_on_through_the_store(filled: tuple[EmbeddedBroker, Admin
     assert admin.list_offsets({partition: "earliest"})[partition].offset == 0
     assert admin.list_offsets({partition: 1_700_000_000_300})[partition].offset == 300
     local = log_of(broker, topic).first_base_offset
-    assert admin.list_offsets({partition: -4})[partition].offset == local
-    assert admin.list_offsets({partition: -5})[partition].offset == local - 1
-    assert admin.list_offsets({partition: -6})[partition].offset == local
+    assert admin.list_offsets({partition: "earliest-local"})[partition].offset == local
+    assert admin.list_offsets({partition: "latest-tiered"})[partition].offset == local - 1
+    assert admin.list_offsets({partition: "earliest-pending-upload"})[partition].offset == local
     assert b"".join(admin.read_range(topic, 0, 10, 990))
 
 

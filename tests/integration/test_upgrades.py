@@ -42,7 +42,7 @@ class Release:
         """Read a partition from its beginning to its end."""
         place = TopicPartition(topic, partition)
         with Admin(self.servers) as admin:
-            end = admin.list_offsets({place: -1})[place].offset
+            end = admin.list_offsets({place: "latest"})[place].offset
         found: list[ConsumerRecord] = []
         with Consumer({**self.servers, **options}) as consumer:
             consumer.assign([place])

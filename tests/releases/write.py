@@ -81,7 +81,7 @@ def count(servers: dict[str, str], topic: str) -> int:
     """Count the records of partition 0."""
     partition = TopicPartition(topic, 0)
     with Admin(servers) as admin:
-        end = admin.list_offsets({partition: -1})[partition].offset
+        end = admin.list_offsets({partition: "latest"})[partition].offset
     found = 0
     with Consumer(servers) as consumer:
         consumer.assign([partition])

@@ -243,7 +243,7 @@ class Consumer:
         self, times: Mapping[TopicPartition, int | datetime]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """Find the first record of each partition at or after a time (ms, or a datetime with zone), ``None`` without
-        one.
+        one. Raises ``UsageError`` for a negative number.
         """
         found = list_offsets(self._connections, self._metadata, times, isolation_level=self._config.isolation_level)
         return {partition: place if place.offset >= 0 else None for partition, place in found.items()}

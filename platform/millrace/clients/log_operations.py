@@ -38,7 +38,8 @@ class LogOperations:
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """Look up offsets: ``"earliest"``, ``"latest"``, ``"max-timestamp"``, or the first at or after a time.
 
-        A time is in ms or a ``datetime`` with zone. The offset is -1 if no record is that new.
+        A time is in ms (not negative) or a ``datetime`` with zone. The offset is -1 if no record is that new. Tiered
+        topics also have ``"earliest-local"``, ``"latest-tiered"`` and ``"earliest-pending-upload"``.
         """
         return list_offsets(self._connections, self._metadata, wanted, isolation_level=isolation_level)
 

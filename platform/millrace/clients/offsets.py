@@ -15,29 +15,35 @@ from millrace.errors import MillraceError, UsageError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.item_errors import error_in
 
-LATEST: Final = -1
-EARLIEST: Final = -2
-MAX_TIMESTAMP: Final = -3
-
 _WORDS: Final = {
-    "latest": LATEST,
-    "end": LATEST,
-    "earliest": EARLIEST,
-    "beginning": EARLIEST,
-    "max-timestamp": MAX_TIMESTAMP,
+    "latest": -1,
+    "end": -1,
+    "earliest": -2,
+    "beginning": -2,
+    "max-timestamp": -3,
+    "earliest-local": -4,
+    "latest-tiered": -5,
+    "earliest-pending-upload": -6,
 }
+"""Special times of ListOffsets by the names of ``kafka-get-offsets``, and by synonyms."""
 
 
 def wire_time(when: str | int | datetime) -> int:
-    """Return a time as ListOffsets takes it: ms since the epoch, or a negative special value; raises ``UsageError``."""
+    """Return a time as ListOffsets takes it: ms since the epoch, or the negative special value of a word.
+
+    A ``datetime`` before 1970 means 0. Raises ``UsageError`` for a negative number, which could be taken for a special
+    value.
+    """
     if isinstance(when, datetime):
         if when.tzinfo is None:
             raise UsageError(f"time {when} has no time zone: add one, for example by when.replace(tzinfo=UTC)")
-        return int(when.timestamp() * 1000)
+        return max(int(when.timestamp() * 1000), 0)
     if isinstance(when, str):
         if when not in _WORDS:
             raise UsageError(f"offset {when!r}: expected earliest, latest, max-timestamp, or a time in ms")
         return _WORDS[when]
+    if when < 0:
+        raise UsageError(f"time {when} ms is negative: give a time since 1970, or a word such as latest")
     return when
 
 

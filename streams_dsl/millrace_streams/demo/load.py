@@ -45,7 +45,7 @@ def load(bootstrap_servers: str, dataset: Dataset, on_rows: Callable[[int], None
     """
     with Admin({"bootstrap.servers": bootstrap_servers}) as admin:
         partitions = len(admin.describe_topic(dataset.topic).partitions)
-        ends = admin.list_offsets({TopicPartition(dataset.topic, p): -1 for p in range(partitions)})
+        ends = admin.list_offsets({TopicPartition(dataset.topic, p): "latest" for p in range(partitions)})
     held = np.array([ends[TopicPartition(dataset.topic, p)].offset for p in range(partitions)])
     share = partitions_of(dataset.table.select([dataset.key_column]), partitions)
     missing = pa.array(_rank_within(share, partitions) >= held[share])
