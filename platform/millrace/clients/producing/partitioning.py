@@ -96,7 +96,10 @@ class Partitioner:
 
 
 class RoundRobinPartitioner(Partitioner):
-    """Round-robin partitioner that ignores keys (Kafka's class of this name)."""
+    """Round-robin partitioner that ignores keys (Kafka's class of this name).
+
+    It chooses partitions that have a leader, if any has one.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -104,18 +107,25 @@ class RoundRobinPartitioner(Partitioner):
 
     def partition(self, record: ProducerRecord, topic: TopicDescription) -> int:
         """Return the next partition."""
-        return self._take(topic, 1) % topic.num_partitions
+        partitions = _available(topic)
+        return partitions[self._take(topic, 1) % len(partitions)]
 
     def partition_table(self, rows: pa.Table, topic: TopicDescription) -> npt.NDArray[np.int32]:
         """Return the next partitions."""
+        partitions = np.array(_available(topic), np.int32)
         first = self._take(topic, rows.num_rows)
-        return ((first + np.arange(rows.num_rows)) % topic.num_partitions).astype(np.int32)
+        return partitions[(first + np.arange(rows.num_rows)) % len(partitions)]
 
     def _take(self, topic: TopicDescription, count: int) -> int:
         with self._lock:
             first = self._next.get(topic.name, 0)
-            self._next[topic.name] = (first + count) % topic.num_partitions
+            self._next[topic.name] = first + count
             return first
+
+
+def _available(topic: TopicDescription) -> list[int]:
+    """Return the partitions with a leader, or all if none has one."""
+    return [each.partition for each in topic.partitions if each.leader >= 0] or list(range(topic.num_partitions))
 
 
 def check_choice(partitioner: Partitioner, topic: TopicDescription, partition: int) -> int:

@@ -88,6 +88,16 @@ def test_round_robin_counts_records_and_rows_alike() -> None:
     assert partitioner.partition(record, topic) == 0
 
 
+def test_round_robin_chooses_partitions_with_a_leader_if_there_are_any() -> None:
+    partitioner, record = RoundRobinPartitioner(), ProducerRecord("t", b"x")
+    degraded = _topic(3, without_leader=(1,))
+    assert [partitioner.partition(record, degraded) for _ in range(3)] == [0, 2, 0]
+    assert partitioner.partition_table(pa.table({"value": [b"x"] * 3}), degraded).tolist() == [2, 0, 2]
+    assert [partitioner.partition(record, _topic(4)) for _ in range(3)] == [2, 3, 0]  # the 7th to the 9th record
+    leaderless = _topic(3, without_leader=(0, 1, 2))
+    assert [partitioner.partition(record, leaderless) for _ in range(3)] == [0, 1, 2]
+
+
 class _ByLength(Partitioner):
     def partition(self, record: ProducerRecord, topic: TopicDescription) -> int:
         return len(record.key or b"") % topic.num_partitions
