@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -130,12 +131,12 @@ class Accumulator:
     # --- when ----------------------------------------------------------------------------------------------------
 
     def drain_due(self) -> float | None:
-        """Drain chunks that have waited for ``linger.ms``, are full, or block other records.
+        """Drain chunks that have waited for ``linger.ms``, are full, overdue, or block other records.
 
         Returns the seconds until the next chunk is due. The sender's thread calls this. It never waits for memory or
         for another drain.
         """
-        linger_s = self._config.linger_ms / 1000
+        linger_s, delivery_s = self._config.linger_ms / 1000, self._config.delivery_timeout_ms / 1000
         waits = []
         for buffer in list(self._buffers.values()):
             age_s = buffer.age_s
@@ -144,8 +145,10 @@ class Accumulator:
                     self._drain(buffer, wait=False)
             elif age_s is not None and age_s < linger_s:
                 waits.append(linger_s - age_s)
-            elif age_s is not None and not self._sender.is_busy(buffer.name):
-                self._drain(buffer, wait=False)  # else the response in flight wakes the sender again
+            elif age_s is not None and age_s < delivery_s and self._sender.is_busy(buffer.name):
+                waits.append(delivery_s - age_s)  # the response in flight wakes the sender before
+            elif age_s is not None:
+                self._drain(buffer, wait=False)
         return min(waits) if waits else None
 
     def has_records(self) -> bool:
@@ -179,6 +182,7 @@ class Accumulator:
 
     def send_chunk(self, buffer: RecordBuffer, chunk: Chunk) -> None:
         """Send a chunk that was gathered elsewhere after the waiting records; its memory is already reserved."""
+        chunk.created = time.monotonic()  # delivery.timeout.ms does not include the wait for memory
         with buffer.drain_lock:
             self._encode(buffer, buffer.take())
             self._encode(buffer, chunk)
@@ -265,7 +269,7 @@ class Accumulator:
             self._memory.take(len(batch.records))
             completion = self._completion(chunk, chunk.assign(numbers), numbers, batch)
             try:
-                self._sender.enqueue(fitted.topic.name, batch, completion)
+                self._sender.enqueue(fitted.topic.name, batch, completion, created=chunk.created)
             except MillraceError as error:
                 completion(None, -1, error)
 

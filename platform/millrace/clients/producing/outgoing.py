@@ -1,10 +1,9 @@
-"""State of the sender: batches, partition queues and counters."""
+"""State of the sender: batches and counters."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from millrace.clients.model import BatchMetadata, ProducerStatistics, TopicPartition
@@ -119,16 +118,6 @@ class Outstanding:
     def has_any_until(self, last_round: int) -> bool:
         """Return whether a batch of this round, or of an earlier one, is not completed."""
         return next(iter(self._counts), last_round + 1) <= last_round
-
-
-@dataclass(slots=True)
-class Queue:
-    """Waiting batches of a partition, without the batch in flight."""
-
-    waiting: deque[Outgoing] = field(default_factory=deque)
-    in_flight: bool = False
-    is_leader_in_doubt: bool = False
-    retry_at: float = 0.0
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ Invariants:
 - A transaction's batches are sent to a partition only after the coordinator has added the partition.
 - Every queued batch is completed exactly once, with its metadata or with an error. Batches of a partition complete in
   the order of the queue, each before the next is sent.
+- A batch is completed by its deadline, if necessary before its request ends. Its answer is then ignored.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -26,7 +26,8 @@ from millrace.clients.producing.adaptive import QueueState
 from millrace.clients.producing.batching import BuiltBatch
 from millrace.clients.producing.futures import Outcomes
 from millrace.clients.producing.identity import Identity
-from millrace.clients.producing.outgoing import Completion, Counts, Outgoing, Outstanding, Queue, partition_error
+from millrace.clients.producing.outgoing import Completion, Counts, Outgoing, Outstanding, partition_error
+from millrace.clients.producing.queues import Queues
 from millrace.clients.producing.transactions import Transactions
 from millrace.clients.producing.wire import encode_produce_request, stamped_parts
 from millrace.clients.transport import PRODUCE
@@ -71,7 +72,7 @@ class Sender:
         self._bell = threading.Condition(threading.Lock())
         self._work: Callable[[], float | None] = lambda: None
         self._has_records: Callable[[], bool] = lambda: False
-        self._queues: defaultdict[TopicPartition, Queue] = defaultdict(Queue)
+        self._queues = Queues()
         self._outstanding = Outstanding()
         self._counts = Counts()
         self._requests_in_flight: dict[str, int] = {}
@@ -97,10 +98,13 @@ class Sender:
 
     # --- called by the producer ------------------------------------------------------------------------------
 
-    def enqueue(self, topic: str, batch: BuiltBatch, completion: Completion) -> None:
-        """Queue a batch behind those of its partition; ``completion`` is called from other threads."""
+    def enqueue(self, topic: str, batch: BuiltBatch, completion: Completion, *, created: float | None = None) -> None:
+        """Queue a batch behind those of its partition; ``completion`` is called from other threads.
+
+        ``created`` is the time (``time.monotonic``) at which ``delivery.timeout.ms`` began, now by default.
+        """
         partition = TopicPartition(topic, batch.partition)
-        deadline = time.monotonic() + self._config.delivery_timeout_ms / 1000
+        deadline = (time.monotonic() if created is None else created) + self._config.delivery_timeout_ms / 1000
         with Uninterrupted():
             with self._lock:
                 if self._stopping:
@@ -140,11 +144,7 @@ class Sender:
     def is_busy(self, topic: str) -> bool:
         """Return whether batches of a topic wait for one in flight, so that further gathering costs no time."""
         with self._lock:
-            return any(
-                queue.in_flight and queue.waiting
-                for partition, queue in self._queues.items()
-                if partition.topic == topic
-            )
+            return self._queues.is_busy(topic)
 
     def queues(self, topic: TopicDescription) -> dict[int, QueueState]:
         """Return the queues of the topic's partitions that have had batches."""
@@ -245,10 +245,9 @@ class Sender:
 
     def _wait_s(self, next_work_s: float | None) -> float | None:
         now = time.monotonic()
-        times = [] if next_work_s is None else [now + next_work_s]
-        for queue in self._queues.values():
-            if queue.waiting and not queue.in_flight:
-                times.append(min(max(queue.retry_at, now + 0.001), queue.waiting[0].deadline))
+        times = self._queues.times(now)
+        if next_work_s is not None:
+            times.append(now + next_work_s)
         return max(min(times) - now, 0.0) if times else None
 
     def _look_up_wanted(self) -> None:
@@ -261,12 +260,8 @@ class Sender:
                 logger.info("no metadata of topic %s yet: %s", topic, error.message)
 
     def _expire(self) -> None:
-        now = time.monotonic()
-        expired: list[Outgoing] = []
         with self._lock:
-            for queue in self._queues.values():
-                while queue.waiting and not queue.in_flight and queue.waiting[0].deadline <= now:
-                    expired.append(queue.waiting.popleft())
+            expired = self._queues.expire(time.monotonic())
         for outgoing in expired:
             self._identity.forget(outgoing)
             self._complete(outgoing, error=outgoing.overdue(self._config.delivery_timeout_ms))
@@ -278,13 +273,8 @@ class Sender:
 
     def _take_ready(self) -> dict[str, list[Outgoing]]:
         """Take the queue heads that can be sent now, by leader address, as many as fit into a request."""
-        now = time.monotonic()
         with self._lock:
-            ready = [
-                partition
-                for partition, queue in self._queues.items()
-                if queue.waiting and not queue.in_flight and queue.retry_at <= now
-            ]
+            ready = self._queues.ready(time.monotonic())
         taken: dict[str, list[Outgoing]] = {}
         sizes: dict[str, int] = {}
         for partition, address in self._sendable(ready):
@@ -391,12 +381,16 @@ class Sender:
             transactional_id="" if self._transactions is None else self._transactions.state.transactional_id,
             coordinator_key=self._config.coordinator_key,
         )
-        left_s = max(outgoing.deadline for outgoing in batches) - time.monotonic()  # until delivery.timeout.ms
+        now = time.monotonic()
+        left_s = max(outgoing.deadline for outgoing in batches) - now  # until delivery.timeout.ms
+        timeout_s = max(min(timeout_ms / 1000, left_s), 0.001)
+        with self._lock:
+            self._queues.begin(batches, now + timeout_s)
         self._connections.begin(
             PRODUCE,
             request,
             address=address,
-            timeout_s=max(min(timeout_ms / 1000, left_s), 0.001),
+            timeout_s=timeout_s,
             on_done=lambda response, error: self._answered(address, batches, response, error),
         )
 
@@ -420,6 +414,7 @@ class Sender:
                 self._silent_since.pop(address, None)
                 if self._requests_in_flight[address]:
                     self._silent_since[address] = time.monotonic()
+            batches = [outgoing for outgoing in batches if self._queues.end(outgoing)]
         for outgoing in batches:
             result = results.get(outgoing.partition)
             if error is not None:
@@ -459,10 +454,8 @@ class Sender:
 
     def _requeue(self, outgoing: Outgoing) -> None:
         with self._lock:
-            queue = self._queues[outgoing.partition]
-            queue.in_flight, queue.is_leader_in_doubt = False, True
-            queue.waiting.appendleft(outgoing)
-            queue.retry_at = time.monotonic() + backoff_s(self._config, outgoing.attempts - 1)
+            retry_at = time.monotonic() + backoff_s(self._config, outgoing.attempts - 1)
+            self._queues.requeue(outgoing, retry_at)
 
     def _complete(
         self,

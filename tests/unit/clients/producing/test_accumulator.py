@@ -3,6 +3,7 @@
 Each record succeeds or fails once and in order, whatever is drained and fails meanwhile.
 """
 
+import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable
@@ -72,10 +73,13 @@ class _Sender:
     def __init__(self) -> None:
         self.queued: list[tuple[BuiltBatch, Callable[..., None]]] = []
         self.log: dict[int, list[bytes]] = defaultdict(list)
+        self.created: list[float] = []
+        self.busy = False
         self.woken = 0
 
-    def enqueue(self, topic: str, batch: BuiltBatch, completion: Callable[..., None]) -> None:
+    def enqueue(self, topic: str, batch: BuiltBatch, completion: Callable[..., None], *, created: float) -> None:
         self.queued.append((batch, completion))
+        self.created.append(created)
 
     def wake(self) -> None:
         self.woken += 1
@@ -84,7 +88,7 @@ class _Sender:
         return False
 
     def is_busy(self, topic: str) -> bool:
-        return False
+        return self.busy
 
     def finish(self, position: int, error: MillraceError | None = None) -> None:
         """Answer the oldest batch of some partition. The real sender keeps the order of each partition too."""
@@ -203,6 +207,30 @@ def test_callbacks_of_a_partition_are_called_in_order_after_the_outcome() -> Non
         world.sender.finish(0)
     assert [number for number, _ in told] == list(range(20))
     assert [metadata.offset for _, metadata in told if metadata is not None] == list(range(20))
+
+
+def test_the_delivery_timeout_of_a_chunk_begins_with_its_first_record() -> None:
+    world = _World(_topic(1))
+    buffer = world.accumulator.buffer(world.topic)
+    buffer.append_value(b"x")
+    appended = time.monotonic()
+    buffer.append_value(b"y")
+    world.accumulator.drain("t")
+    assert world.sender.created[0] <= appended
+
+
+def test_an_overdue_chunk_is_drained_although_another_batch_of_the_topic_is_in_flight() -> None:
+    world = _World(_topic(1), {"request.timeout.ms": 30_000, "delivery.timeout.ms": 30_000})
+    world.sender.busy = True
+    buffer = world.accumulator.buffer(world.topic)
+    buffer.append_value(b"x")
+    wait_s = world.accumulator.drain_due()
+    assert wait_s is not None
+    assert 0 < wait_s <= 30
+    assert not world.sender.queued
+    buffer._chunk.created -= 30
+    assert world.accumulator.drain_due() is None
+    assert len(world.sender.queued) == 1
 
 
 def _append_many(buffer: RecordBuffer, accepted: list[SendFuture[RecordMetadata]] | None = None) -> None:

@@ -2,7 +2,9 @@
 
 import itertools
 import threading
+import time
 import uuid
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -19,6 +21,7 @@ from millrace.errors import (
     NotEnoughReplicasError,
     NotLeaderError,
     OutOfOrderSequenceError,
+    RequestTimedOutError,
     StorageError,
     TopicAuthorizationError,
     UnknownServerError,
@@ -31,13 +34,13 @@ TOPIC_ID = uuid.UUID(int=7).bytes
 
 
 class Network:
-    """Two brokers and a topic of one partition, led by ``leader``. ``refuse`` answers the first batches, as many as
+    """Two brokers and a topic, led by ``leader``. ``refuse`` answers the first batches, as many as
     ``refusals``. Each producer id is new. ``stamps`` has the id and the first sequence number of each batch.
     """
 
-    def __init__(self, config, refuse, refusals=1):
+    def __init__(self, config, refuse, refusals=1, partitions=1):
         self.config, self.refuse, self.leader, self.is_closed = config, refuse, 1, False
-        self.refusals = refusals
+        self.refusals, self.partitions = refusals, partitions
         self.asked = []
         self.timeouts_s = []
         self.stamps = []
@@ -51,7 +54,8 @@ class Network:
             return pb.InitProducerIdResponse(producer_id=next(self._producer_ids), producer_epoch=0)
         response = pb.MetadataResponse(brokers=[pb.BrokerNode(node_id=n, host="broker", port=n) for n in (1, 2)])
         topic = response.topics.add(name="t", topic_id=TOPIC_ID)
-        topic.partitions.add(partition=0, leader=self.leader, leader_epoch=self.leader)
+        for number in range(self.partitions):
+            topic.partitions.add(partition=number, leader=self.leader, leader_epoch=self.leader)
         return response
 
     def begin(self, method, request, *, address, timeout_s, on_done):
@@ -109,6 +113,62 @@ def test_an_attempt_does_not_last_beyond_the_delivery_timeout():
         sender.stop()
     first, second = network.timeouts_s
     assert second < first < 3600
+
+
+def test_the_delivery_timeout_begins_when_the_first_record_of_a_batch_was_sent():
+    limits = {"request.timeout.ms": 3_600_000, "delivery.timeout.ms": 3_600_000}
+    config = ProducerConfig.of({"bootstrap.servers": "broker:1", **limits})
+    network = Network(config, None, refusals=0)
+    sender = Sender(config, network, MetadataCache(network), Outcomes(), None)
+    sender.start(lambda: None, lambda: False)
+    done = threading.Event()
+    try:
+        created = time.monotonic() - 3000
+        sender.enqueue("t", BuiltBatch(0, bytes(61), 1, 0), lambda *outcome: done.set(), created=created)
+        assert done.wait(STALL_S)
+    finally:
+        sender.stop()
+    assert network.timeouts_s[0] <= 600
+
+
+def test_batches_fail_at_their_deadlines_while_their_request_waits_for_an_answer():
+    limits = {"request.timeout.ms": 3_600_000, "delivery.timeout.ms": 3_600_000}
+    config = ProducerConfig.of({"bootstrap.servers": "broker:1", **limits})
+    answers, outcomes = [], defaultdict(list)
+    network = Network(config, answers.append, partitions=2)
+    sender = Sender(config, network, MetadataCache(network), Outcomes(), None)
+    response = pb.ProduceResponse()
+    topic = response.topics.add(name="t")
+    for partition in (0, 1):
+        topic.partitions.add(partition=partition, base_offset=5)
+
+    def send(name, partition, created=None):
+        batch = BuiltBatch(partition, bytes(61), 1, 0)
+        sender.enqueue("t", batch, lambda *outcome: outcomes[name].append(outcome), created=created)
+
+    soon = time.monotonic() - 3600 + 1
+    send("in flight", 0, soon)
+    send("other partition", 1)
+    send("behind", 0, soon)
+    sender.start(lambda: None, lambda: False)
+    try:
+        eventually(lambda: sum(map(len, outcomes.values())) == 2, "the deadline")
+        assert list(outcomes) == ["in flight", "behind"]
+        assert network.timeouts_s[0] > 3000
+        (_, _, error), (_, _, waiting) = outcomes["in flight"][0], outcomes["behind"][0]
+        assert isinstance(error, RequestTimedOutError)
+        assert "the log may contain them" in error.message
+        assert "the log may contain them" not in waiting.message
+        send("after", 0)
+        eventually(lambda: answers, "the request")
+        assert len(network.asked) == 1
+        answers.pop()(response, None)
+        eventually(lambda: sum(map(len, outcomes.values())) == 4, "the next batch")
+    finally:
+        sender.stop()
+    assert [len(found) for found in outcomes.values()] == [1, 1, 1, 1]
+    assert outcomes["other partition"][0][2] is None
+    assert network.stamps == [(1, 0), (2, 0)]  # the outcome of the first batch is unknown
 
 
 def test_a_flush_does_not_wait_for_batches_that_are_queued_after_its_begin(config):
