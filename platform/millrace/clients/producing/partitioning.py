@@ -114,7 +114,8 @@ class RoundRobinPartitioner(Partitioner):
         """Return the next partitions."""
         partitions = np.array(_available(topic), np.int32)
         first = self._take(topic, rows.num_rows)
-        return partitions[(first + np.arange(rows.num_rows)) % len(partitions)]
+        chosen: npt.NDArray[np.int32] = partitions[(first + np.arange(rows.num_rows)) % len(partitions)]
+        return chosen
 
     def _take(self, topic: TopicDescription, count: int) -> int:
         with self._lock:
