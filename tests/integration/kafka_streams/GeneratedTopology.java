@@ -126,22 +126,23 @@ public class GeneratedTopology {
     }
 
     private void addWindows(String what, KGroupedStream<String, Long> grouped, Object kind) {
-        EmitStrategy strategy = what.equals("close-windows") ? EmitStrategy.onWindowClose() : EmitStrategy.onWindowUpdate();
         Reducer<Long> reducer = (all, value) -> cut(number(all) * 2 + number(value));
         if (kind instanceof SessionWindows gap) {
-            SessionWindowedKStream<String, Long> each = grouped.windowedBy(gap).emitStrategy(strategy);
+            SessionWindowedKStream<String, Long> each = grouped.windowedBy(gap);
             windows.add(switch (what) {
                 case "reduce-windows" -> each.reduce(reducer, stores.sessions());
                 case "aggregate-windows" -> each.aggregate(() -> 1L, FOLD, MERGER, stores.sessions());
+                case "close-windows" -> each.emitStrategy(EmitStrategy.onWindowClose()).count(stores.keptSessions());
                 default -> each.count(stores.sessions());
             });
             return;
         }
-        TimeWindowedKStream<String, Long> each = (kind instanceof SlidingWindows sliding ? grouped.windowedBy(sliding)
-            : grouped.windowedBy((TimeWindows) kind)).emitStrategy(strategy);
+        TimeWindowedKStream<String, Long> each = kind instanceof SlidingWindows sliding ? grouped.windowedBy(sliding)
+            : grouped.windowedBy((TimeWindows) kind);
         windows.add(switch (what) {
             case "reduce-windows" -> each.reduce(reducer, stores.windows());
             case "aggregate-windows" -> each.aggregate(() -> 1L, FOLD, stores.windows());
+            case "close-windows" -> each.emitStrategy(EmitStrategy.onWindowClose()).count(stores.keptWindows());
             default -> each.count(stores.windows());
         });
     }

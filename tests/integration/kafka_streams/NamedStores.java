@@ -10,6 +10,9 @@ import org.apache.kafka.streams.state.WindowStore;
 
 /** Stores of one topology, from strings to longs, each with a name of its own. */
 class NamedStores {
+    /** With this retention no result on close is lost. */
+    private static final Duration KEPT = Duration.ofMillis(60_000);
+
     private int named = 0;
 
     String name(String kind) {
@@ -26,6 +29,14 @@ class NamedStores {
 
     Materialized<String, Long, SessionStore<Bytes, byte[]>> sessions() {
         return withSerdes(Materialized.as(name("store")));
+    }
+
+    Materialized<String, Long, WindowStore<Bytes, byte[]>> keptWindows() {
+        return windows().withRetention(KEPT);
+    }
+
+    Materialized<String, Long, SessionStore<Bytes, byte[]>> keptSessions() {
+        return sessions().withRetention(KEPT);
     }
 
     Materialized<String, Long, KeyValueStore<Bytes, byte[]>> versioned(Duration history) {

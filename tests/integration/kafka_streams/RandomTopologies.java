@@ -256,19 +256,24 @@ public class RandomTopologies {
     private void closing(KStream<String, Long> x, KStream<String, Long> y) {
         KGroupedStream<String, Long> both = x.merge(y).groupByKey(GROUPED);
         TimeWindows window = TimeWindows.ofSizeAndGrace(ms(10), ms(9));
-        KTable<Windowed<String>, Long> counts = x.groupByKey(GROUPED).windowedBy(window).count(stores.windows());
-        KTable<Windowed<String>, Long> totals = both.windowedBy(window).emitStrategy(ON_CLOSE).count(stores.windows());
-        KTable<Windowed<String>, Long> own = y.groupByKey(GROUPED).windowedBy(window).emitStrategy(ON_CLOSE).count(stores.windows());
+        KTable<Windowed<String>, Long> counts = x.groupByKey(GROUPED).windowedBy(window).count(stores.keptWindows());
+        KTable<Windowed<String>, Long> totals = both.windowedBy(window).emitStrategy(ON_CLOSE).count(stores.keptWindows());
+        KTable<Windowed<String>, Long> own =
+            y.groupByKey(GROUPED).windowedBy(window).emitStrategy(ON_CLOSE).count(stores.keptWindows());
         windowed(counts.outerJoin(totals, JOINER), "outer");
         windowed(totals.join(own, JOINER), "inner");
         windowed(totals.leftJoin(totals, JOINER), "self");
         windowed(counts.toStream().leftJoin(totals, JOINER), "stream");
-        windowed(both.windowedBy(TimeWindows.ofSizeAndGrace(ms(10), ms(30)).advanceBy(ms(4)))
-            .emitStrategy(ON_CLOSE).count(stores.windows()), "hopping");
-        windowed(both.windowedBy(SlidingWindows.ofTimeDifferenceAndGrace(ms(6), ms(30)))
-            .emitStrategy(ON_CLOSE).count(stores.windows()), "sliding");
-        windowed(both.windowedBy(SessionWindows.ofInactivityGapAndGrace(ms(5), ms(30)))
-            .emitStrategy(ON_CLOSE).count(stores.sessions()), "sessions");
+        windowed(both.windowedBy(TimeWindows.ofSizeAndGrace(ms(10), ms(6)).advanceBy(ms(4)))
+            .emitStrategy(ON_CLOSE).count(stores.keptWindows()), "hopping");
+        windowed(both.windowedBy(SlidingWindows.ofTimeDifferenceAndGrace(ms(6), ms(5)))
+            .emitStrategy(ON_CLOSE).count(stores.keptWindows()), "sliding");
+        windowed(both.windowedBy(SlidingWindows.ofTimeDifferenceWithNoGrace(ms(4)))
+            .emitStrategy(ON_CLOSE).count(stores.keptWindows()), "sliding 0");
+        windowed(both.windowedBy(SessionWindows.ofInactivityGapAndGrace(ms(5), ms(6)))
+            .emitStrategy(ON_CLOSE).count(stores.keptSessions()), "sessions");
+        windowed(both.windowedBy(SessionWindows.ofInactivityGapWithNoGrace(ms(3)))
+            .emitStrategy(ON_CLOSE).count(stores.keptSessions()), "sessions 0");
     }
 
     private void suppressed(KTable<String, Long> x, KTable<String, Long> y, KGroupedStream<String, Long> z) {

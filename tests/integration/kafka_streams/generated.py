@@ -10,7 +10,7 @@ No program has what differs by design (docs/streams/semantics.md) or by chance:
 * results that came through two repartition topics, or of two that did, are in no defined order, and are not compared;
 * Kafka Streams computes rows that are not stored: of a suppressed table those that are held back, of windows also
   those of which ours would not expire, and of a table that is derived from the other side's those from after a change;
-* Kafka Streams loses results on close if stream time jumps (``slow`` scripts do not).
+* Kafka Streams loses results on close if stream time jumps past the retention, so that these windows have a long one.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from millrace_streams import (
 )
 from millrace_streams.suppressed import BufferConfig
 
+from .topologies import KEPT_MS
+
 Kind: TypeAlias = Literal["stream", "table", "windows"]
 Program: TypeAlias = Sequence[str]
 TYPES: Final = {"key": "string", "value": "long"}
@@ -48,8 +50,8 @@ WINDOWS: Final = (
     hopping(10, advance=4, grace=30),
     sliding(6, grace=30),
 )
-_LONG: Final = ((5,), (6,), (7,), (8,))
-"""Windows that are kept for long."""
+_JOINED: Final = (5, 6)
+"""Windows whose tables are joined, because they are kept for long."""
 _ALL: Final = tuple((number,) for number in range(len(WINDOWS)))
 _JOIN_WINDOWS: Final = ((5, 5, 4), (2, 9, 20), (3, 3, 0), (0, 6, 3), (6, 0, 3), (0, 0, 0), (0, 0, 5))
 
@@ -139,7 +141,7 @@ def aggregated_windows(x: Any, kind: int) -> Any:
 
 
 def closed_windows(x: Any, kind: int) -> Any:
-    return x.group_by_key().windowed_by(WINDOWS[kind]).emit_strategy("on_window_close").count()
+    return x.group_by_key().windowed_by(WINDOWS[kind].retain(KEPT_MS)).emit_strategy("on_window_close").count()
 
 
 def processed(x: Any, store: str) -> Any:
@@ -283,7 +285,7 @@ OPERATORS: Final[dict[str, Operator]] = {
     ),
     "aggregate-windows": Operator((_S,), _W, aggregated_windows, _ALL),
     "cogroup-windows": Operator((_S, _S), _W, cogrouped_windows, _ALL),
-    "close-windows": Operator((_S,), _W, closed_windows, _LONG),
+    "close-windows": Operator((_S,), _W, closed_windows, _ALL),
     "filter-windows": Operator(
         (_W,), _W, lambda rows, limit: rows.filter(lambda value: value > limit), ((1,), (3,), (50,))
     ),
@@ -354,13 +356,12 @@ class Generator:
     """Choice of a program's lines."""
 
     chance: random.Random
-    slow: bool
     program: list[str] = field(default_factory=list)
     made: dict[Kind, list[Made]] = field(default_factory=lambda: {_S: [Made(_S, 0), Made(_S, 1)], _T: [], _W: []})
 
     def grow(self) -> None:
         """Add a line, unless the chosen operator cannot follow the chosen inputs."""
-        name = self.chance.choice([*OPERATORS, *3 * ["join", "left-join", "outer-join"]])
+        name = self.chance.choice([*OPERATORS, *3 * ["join", "left-join", "outer-join", "close-windows"]])
         operator = OPERATORS[name]
         if not all(self.made[kind] for kind in operator.inputs):
             return
@@ -383,14 +384,12 @@ class Generator:
             return self.program[:1] == ["merge 0 1"] and not one.moves and not one.has_new_key
         if "versions" in name and "join" in name:
             return other.has_versions and not other.is_computed and not one.has_null_keys
-        if name == "close-windows":
-            return self.slow
         if name == "suppress-windows":
             return not one.is_held
         if name.startswith("hold"):
             return not one.has_versions
         if "windows" in name and "join" in name:
-            is_kept = all((each.window,) in _LONG[:2] and not each.is_computed for each in found)
+            is_kept = all(each.window in _JOINED and not each.is_computed for each in found)
             return is_kept and one.window == other.window and (len(found) == 1 or self._are_apart(found))
         return not any(each.is_held for each in found) and (len(found) < 2 or self._are_apart(found))
 
@@ -433,9 +432,9 @@ class Generator:
 _JOINS_OF_ROWS: Final = ("join-rows", "left-join-rows", "outer-join-rows")
 
 
-def generate(chance: random.Random, *, slow: bool) -> tuple[Program, frozenset[str]]:
+def generate(chance: random.Random) -> tuple[Program, frozenset[str]]:
     """Return a random program, and the topics whose results are in no defined order."""
-    generator = Generator(chance, slow)
+    generator = Generator(chance)
     if chance.random() < 0.5:
         generator.program.append("merge 0 1")
         generator.made[_S].append(Made(_S, 2))

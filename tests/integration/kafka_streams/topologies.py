@@ -24,6 +24,8 @@ from millrace_streams.suppressed import BufferConfig
 
 TYPES: Final = {"key": "string", "value": "long"}
 CLOSED: Final = Suppressed.until_window_closes()
+KEPT_MS: Final = 60_000
+"""Retention with which Kafka Streams loses no result on close (docs/streams/semantics.md)."""
 TWO: Final = Suppressed.until_time_limit(8, BufferConfig.max_records(2).emit_early_when_full())
 
 
@@ -211,7 +213,7 @@ def windowed_tables(b: StreamsBuilder) -> None:
 
 def closing(b: StreamsBuilder) -> None:
     x, y = b.stream("x", **TYPES), b.stream("y", **TYPES)
-    both, window = x.merge(y).group_by_key(), tumbling(10, grace=9)
+    both, window = x.merge(y).group_by_key(), tumbling(10, grace=9).retain(KEPT_MS)
     counts = x.group_by_key().windowed_by(window).count()
     totals = both.windowed_by(window).emit_strategy("on_window_close").count()
     own = y.group_by_key().windowed_by(window).emit_strategy("on_window_close").count()
@@ -219,9 +221,14 @@ def closing(b: StreamsBuilder) -> None:
     windowed(totals.join(own, joined), "inner")
     windowed(totals.left_join(totals, joined), "self")
     windowed(counts.to_stream().left_join(totals, joined), "stream")
-    others = (hopping(10, advance=4, grace=30), sliding(6, grace=30), sessions(5, grace=30))
-    for other, topic in zip(others, ("hopping", "sliding", "sessions"), strict=True):
-        windowed(both.windowed_by(other).emit_strategy("on_window_close").count(), topic)
+    for topic, other in {
+        "hopping": hopping(10, advance=4, grace=6),
+        "sliding": sliding(6, grace=5),
+        "sliding 0": sliding(4),
+        "sessions": sessions(5, grace=6),
+        "sessions 0": sessions(3),
+    }.items():
+        windowed(both.windowed_by(other.retain(KEPT_MS)).emit_strategy("on_window_close").count(), topic)
 
 
 def suppressed(b: StreamsBuilder) -> None:
