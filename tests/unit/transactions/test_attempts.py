@@ -249,3 +249,63 @@ def test_a_producer_that_had_not_begun_cannot_begin_after_the_attempt(event: str
     manager.apply(change)
     with pytest.raises(ProducerFencedError):
         manager.add_partitions("query-0", waiting.producer, [("a", 0)], 60)
+
+
+@pytest.mark.parametrize(("last", "expected"), [(None, (False, False, False)), (BEGUN, (True, True, False))])
+def test_an_epoch_up_to_the_last_one_was_committed(last: ExternalCommit | None, expected: tuple[bool, ...]) -> None:
+    assert tuple(attempts.was_committed(last, epoch) for epoch in (5, 6, 7)) == expected
+
+
+@pytest.mark.parametrize(
+    ("epoch", "is_begun"), [(0, False), (6, False), (7, True), (8, False)], ids=["first", "below", "at", "above"]
+)
+def test_an_attempt_is_the_present_one_of_the_begun_epoch_only(epoch: int, is_begun: bool) -> None:
+    if is_begun:
+        attempts.check_is_current(BEGUN, "query", epoch, "third")
+        return
+    with pytest.raises(ProducerFencedError, match=f"has not begun epoch {epoch} of query"):
+        attempts.check_is_current(BEGUN, "query", epoch, "third")
+
+
+def test_an_attempt_begins_the_first_epoch_without_an_owner() -> None:
+    begun = attempts.begin(None, attempt(0, "first", owner=""), 50)
+    assert begun == ExternalCommit(external_id="query", begun_epoch=0, attempt="first", updated_ms=50)
+
+
+@pytest.mark.parametrize(
+    ("present", "owner", "is_refused"),
+    [("", "", False), ("", "mine", False), ("mine", "", False), ("mine", "mine", False), ("mine", "theirs", True)],
+)
+def test_an_owner_is_refused_by_another_one_only(present: str, owner: str, is_refused: bool) -> None:
+    last = replace(BEGUN, owner=present)
+    if is_refused:
+        with pytest.raises(CommitOwnerError, match=f"belongs to {present}"):
+            attempts.check_owner(last, "query", owner)
+        return
+    attempts.check_owner(last, "query", owner)
+    attempts.check_owner(None, "query", owner)
+    begun = attempts.begin(last, attempt(8, "next", owner=owner), 50)
+    assert begun is not None
+    assert begun.owner == (owner or present)
+
+
+@pytest.mark.parametrize("count", [attempts.FORMER_ATTEMPTS_MAX - 1, attempts.FORMER_ATTEMPTS_MAX])
+def test_an_abandoned_attempt_is_the_first_of_the_remembered_ones(count: int) -> None:
+    former = tuple(f"attempt-{number}" for number in range(count))
+    after = attempts.abandoned(replace(BEGUN, former_attempts=former), 50)
+    kept = ("third", *former)[: attempts.FORMER_ATTEMPTS_MAX]
+    assert after == replace(BEGUN, attempt="", former_attempts=kept, updated_ms=50)
+    assert "third" in kept
+
+
+def test_an_attempt_after_an_abandoned_one_remembers_the_same_former_ones() -> None:
+    begun = attempts.begin(attempts.abandoned(BEGUN, 50), attempt(7, "fourth"), 60)
+    assert begun == replace(BEGUN, attempt="fourth", former_attempts=("third", "second", "first"), updated_ms=60)
+
+
+@pytest.mark.parametrize(
+    ("retention_ms", "now_ms", "is_expired"),
+    [(0, 2, False), (0, 9, False), (1, 2, False), (1, 3, True), (10, 11, False), (10, 12, True), (10, 13, True)],
+)
+def test_an_external_id_expires_at_its_retention_time(retention_ms: int, now_ms: int, is_expired: bool) -> None:
+    assert attempts.is_expired(replace(BEGUN, retention_ms=retention_ms), now_ms) is is_expired

@@ -11,7 +11,7 @@ from itertools import count
 import pytest
 
 from millrace.coordinator_records import TransactionState
-from millrace.errors import InvalidRequestError, InvalidTxnStateError
+from millrace.errors import InvalidRequestError, InvalidTxnStateError, ProducerFencedError
 from millrace_broker.transactions import (
     CommitDecision,
     ProducerIdAndEpoch,
@@ -127,3 +127,106 @@ def test_a_member_whose_epochs_are_used_up_continues_with_another_id() -> None:
     assert external_commits.count_needing_producer_ids([member("a"), member("last")], KNOWN.get) == 1
     after = next(each for each in decide("a last").transactions if each.transactional_id == "last")
     assert states.next_producer(after) == ProducerIdAndEpoch(100, 0)
+    assert next(each for each in decide("a", "last").transactions if each.transactional_id == "last") == replace(
+        after, state=TransactionState.PREPARE_ABORT
+    )
+
+
+@pytest.mark.parametrize(
+    ("external_id", "epoch", "is_valid"), [("query", 0, True), ("query", -1, False), ("", 0, False)]
+)
+def test_a_commit_has_a_name_and_a_number_from_zero(external_id: str, epoch: int, is_valid: bool) -> None:
+    def commit() -> CommitDecision:
+        return external_commits.decide(
+            None,
+            external_id,
+            epoch,
+            committed=[member("a")],
+            aborted=[],
+            find=KNOWN.get,
+            new_producer_ids=iter(()),
+            now_ms=50,
+        )
+
+    if is_valid:
+        assert commit().commit == ExternalCommit(external_id="query", external_epoch=0, committed_ms=50, updated_ms=50)
+    else:
+        with pytest.raises(InvalidRequestError, match="expected a name"):
+            commit()
+
+
+@pytest.mark.parametrize(
+    ("names", "needed"), [("", 0), ("a", 0), ("last", 1), ("a last", 1), ("last old", 2), ("last over", 1)]
+)
+def test_a_producer_without_epochs_needs_an_id_unless_it_ends_already(names: str, needed: int) -> None:
+    known = {
+        **KNOWN,
+        "old": replace(KNOWN["last"], transactional_id="old", producer_id=8),
+        "over": replace(KNOWN["last"], transactional_id="over", state=TransactionState.PREPARE_COMMIT),
+    }
+    members = [TransactionalProducer(name, known[name].producer) for name in names.split()]
+    assert external_commits.count_needing_producer_ids(members, known.get) == needed
+    assert external_commits.count_needing_producer_ids(members, lambda _: None) == 0
+
+
+BEGUN = replace(LAST, begun_epoch=7, attempt="present", former_attempts=("former",))
+
+
+@pytest.mark.parametrize(
+    ("attempt", "expected"),
+    [
+        ("", {"a": "PREPARE_COMMIT", "b": "PREPARE_ABORT"}),
+        ("present", {"a": "PREPARE_COMMIT", "b": "PREPARE_ABORT", "c": "PREPARE_ABORT", "empty": "EMPTY"}),
+    ],
+)
+def test_an_attempt_fences_the_other_transactions_in_use(attempt: str, expected: dict[str, str]) -> None:
+    decision = external_commits.decide(
+        BEGUN,
+        "query",
+        7,
+        committed=[member("a")],
+        aborted=[member("b")],
+        find=KNOWN.get,
+        new_producer_ids=iter(()),
+        now_ms=50,
+        attempt=attempt,
+        in_use=[KNOWN[name] for name in ("a", "b", "c", "empty", "ending")],
+    )
+    assert {name: state.name for name, state in states_of(decision).items()} == expected
+    assert len(decision.transactions) == len(expected)
+    assert all(each.epoch == 4 for each in decision.transactions)
+    assert decision.commit == replace(BEGUN, external_epoch=7, committed_ms=50, updated_ms=50)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "attempt", "error"),
+    [(7, "former", "is fenced"), (8, "present", "has not begun epoch 8"), (7, "present", ""), (6, "former", "")],
+)
+def test_the_present_attempt_commits_and_any_learns_of_committed_epochs(epoch: int, attempt: str, error: str) -> None:
+    def commit() -> CommitDecision:
+        return external_commits.decide(
+            BEGUN,
+            "query",
+            epoch,
+            committed=[member("a")],
+            aborted=[],
+            find=KNOWN.get,
+            new_producer_ids=iter(()),
+            now_ms=50,
+            attempt=attempt,
+            in_use=[KNOWN["b"]],
+        )
+
+    if error:
+        with pytest.raises(ProducerFencedError, match=error):
+            commit()
+    else:
+        decision = commit()
+        assert decision.was_committed_before is (epoch == 6)
+        assert len(decision.transactions) == (1 if epoch == 6 else 2), "a commit again fences no later transaction"
+
+
+def test_an_attempt_that_is_aborted_fences_what_can_still_write() -> None:
+    exhausted = replace(KNOWN["empty"], epoch=2**15 - 1)
+    fenced = external_commits.fence_all([KNOWN["a"], KNOWN["empty"], KNOWN["ending"], exhausted], 50)
+    assert [(each.transactional_id, each.epoch) for each in fenced] == [("a", 4), ("empty", 4)]

@@ -89,3 +89,46 @@ def test_uniform_is_balanced_and_sticky_with_equal_subscriptions(members: int, o
     assert max(loads) - min(loads) <= 1
     if members <= old:
         assert all(before[f"m{each}"] <= after[f"m{each}"] for each in range(members))
+
+
+def test_uniform_deals_the_partitions_of_a_new_group_in_turns() -> None:
+    target = assigned("uniform", {"b": {0, 1}, "a": {0, 1}}, [3, 3])
+    assert numbers(target, 0) == {"a": [0, 2], "b": [1]}
+    assert numbers(target, 1) == {"a": [1], "b": [0, 2]}
+
+
+def test_uniform_serves_the_topics_with_the_fewest_subscribers_first() -> None:
+    target = assigned("uniform", {"a": {0, 1}, "b": {0}}, [2, 2])
+    assert numbers(target, 1) == {"a": [0, 1], "b": []}
+    assert numbers(target, 0) == {"a": [], "b": [0, 1]}
+
+
+def test_uniform_balances_again_after_a_move_between_other_members() -> None:
+    before = {
+        "a": frozenset((TOPICS[0], number) for number in range(4)),
+        "b": frozenset((TOPICS[1], number) for number in range(4)),
+    }
+    target = assigned("uniform", {"a": {0}, "b": {0, 1}, "c": {1}}, [4, 4], target=before)
+    assert {member: len(partitions) for member, partitions in target.items()} == {"a": 3, "b": 3, "c": 2}
+
+
+@pytest.mark.parametrize("name", list(ASSIGNORS))
+def test_a_topic_that_is_gone_has_no_partitions(name: str) -> None:
+    before = {"a": frozenset({(TOPICS[0], 0), (TOPICS[1], 0), (TOPICS[1], 1)})}
+    given = AssignorInput(
+        subscriptions={"a": frozenset(TOPICS)}, partition_counts={TOPICS[1]: 1}, target=before, instance_ids={}
+    )
+    assert ASSIGNORS[name](given) == {"a": {(TOPICS[1], 0)}}
+
+
+@given(first=SUBSCRIPTIONS, then=SUBSCRIPTIONS, counts=COUNTS)
+def test_uniform_leaves_no_partition_that_a_subscriber_with_two_fewer_could_have(
+    first: dict[str, set[int]], then: dict[str, set[int]], counts: list[int]
+) -> None:
+    before = assigned("uniform", first, counts)
+    after = assigned("uniform", then, counts, target=before)
+    for member, partitions in after.items():
+        for topic, _ in partitions:
+            subscribers = [other for other, topics in then.items() if TOPICS.index(topic) in topics]
+            assert len(partitions) - min(len(after[other]) for other in subscribers) <= 1, member
+    assert assigned("uniform", then, counts, target=after) == after, "what is balanced stays"
