@@ -45,8 +45,8 @@ def test_range_gives_contiguous_ranges_and_the_rest_to_the_first_members() -> No
 
 
 def test_range_puts_static_members_first_by_instance_id() -> None:
-    target = assigned("range", {"a": {0}, "z": {0}}, [2], instance_ids={"z": "i"})
-    assert numbers(target, 0) == {"z": [0], "a": [1]}
+    target = assigned("range", {"a": {0}, "y": {0}, "z": {0}}, [3], instance_ids={"z": "i", "y": "j"})
+    assert numbers(target, 0) == {"z": [0], "y": [1], "a": [2]}
 
 
 def test_uniform_moves_only_the_share_of_a_new_member() -> None:

@@ -13,6 +13,7 @@ from millrace.coordinator_records import (
     ConsumerProtocolSubscription,
     OwnedPartitions,
     read_assignment,
+    read_subscription,
     write_versioned,
 )
 from millrace.errors import (
@@ -388,6 +389,12 @@ def test_a_downgraded_group_has_the_members_and_a_common_assignor() -> None:
         assignment=classic_members.assignment_bytes(partitions(0, 1), CLUSTER, 1),
     )
     assert read_assignment(stored.members[1].assignment)[0] == 3
+
+
+def test_subscriptions_and_assignments_have_the_newest_version() -> None:
+    version, content = read_subscription(classic_members.subscription_bytes(frozenset({"u", "t"})))
+    assert (version, content.topics) == (3, ("t", "u"))
+    assert read_assignment(classic_members.assignment_bytes(partitions(1), CLUSTER))[0] == 3
 
 
 def test_a_group_is_classic_while_all_of_its_members_are() -> None:

@@ -13,8 +13,10 @@ from millrace.kafka_protocol.data.consumer_group_current_member_assignment impor
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
 )
+from millrace.kafka_protocol.data.consumer_group_metadata import ConsumerGroupMetadataKey
 from millrace.kafka_protocol.data.consumer_group_regular_expression import ConsumerGroupRegularExpressionValue
 from millrace.kafka_protocol.data.consumer_group_target_assignment_metadata import (
+    ConsumerGroupTargetAssignmentMetadataKey,
     ConsumerGroupTargetAssignmentMetadataValue,
 )
 from millrace_broker.groups.consumer.consumer_group import ConsumerGroup
@@ -147,10 +149,8 @@ A, B = GROUP.members["a"], GROUP.members["b"]
 )
 def test_a_change_has_the_records_of_what_differs(after: ConsumerGroup, expected: list[Change]) -> None:
     assert changes(GROUP, after) == expected
-    if all(kind != TARGET or has_value for kind, _, has_value in expected):
-        members = after.members
-        target = {member_id: each for member_id, each in after.target.items() if member_id in members}
-        assert loaded(GROUP, after).group() == replace(after, target=target)
+    target = {member_id: each for member_id, each in after.target.items() if member_id in after.members}
+    assert loaded(GROUP, after).group() == replace(after, target=target)
 
 
 @pytest.mark.parametrize(("revision", "version"), [(-1, 0), (0, 0), (1, 1)])
@@ -188,6 +188,19 @@ def test_a_state_of_a_newer_broker_is_unknown(number: int, state: MemberState) -
     found = group.group()
     assert found is not None
     assert found.members["a"].state is state
+
+
+def test_a_group_without_a_target_epoch_is_at_the_beginning() -> None:
+    records = {type(key): (key, value) for key, value in keyed(None, GROUP)}
+    group = LoadedConsumerGroup("g")
+    group.take(*records[ConsumerGroupMetadataKey])
+    assert group.group() == ConsumerGroup(group_id="g", epoch=5, metadata_hash=-7)
+    target_epoch, value = records[ConsumerGroupTargetAssignmentMetadataKey]
+    for each, expected in ((value, 4), (None, 0)):
+        group.take(target_epoch, each)
+        found = group.group()
+        assert found is not None
+        assert found.target_epoch == expected
 
 
 def test_a_member_whose_assignment_is_not_written_has_joined_only() -> None:

@@ -307,6 +307,12 @@ def test_a_static_member_leaves_for_good_or_for_a_short_time() -> None:
     assert driver.group.epoch == 3
 
 
+def test_a_member_that_is_gone_is_not_removed_again() -> None:
+    with pytest.raises(UnknownMemberError):
+        group_of(MEMBER).without("x", Cluster(), SETTINGS)
+    assert group_of(MEMBER).without("a", Cluster(), SETTINGS).epoch == 4
+
+
 def test_a_member_that_joins_anew_keeps_its_epoch_and_gets_its_assignment() -> None:
     driver = Driver(t=2)
     driver.join("a", "t", instance_id="i")
