@@ -210,10 +210,11 @@ def test_a_member_id_with_another_instance_id_is_refused(
 
 def test_a_static_member_that_has_left_for_a_short_time_begins_again() -> None:
     group = static_group()
-    left = replace(group.members["s"], epoch=-2, state=MemberState.UNREVOKED_PARTITIONS)
+    left = replace(group.members["s"], epoch=-2, state=MemberState.UNREVOKED_PARTITIONS, assigned=partitions(0))
     group, answer = join(replace(group, members={"s": left}), group_instance_id="i")
     after = group.members["new"]
     assert (after.state, after.epoch, after.previous_epoch) == (MemberState.STABLE, 1, 0)
+    assert after.assigned == partitions(0, 1), "it goes on to the target assignment"
     assert answer.generation_id == 1
 
 
