@@ -362,6 +362,16 @@ def test_the_first_of_two_assignors_with_equal_votes_is_used() -> None:
 
 def test_a_partition_is_free_for_the_only_member_that_has_it() -> None:
     owner = replace(MEMBER, assigned=frozenset({(TOPIC, 0)}), revoking=frozenset({(TOPIC, 1)}))
+    assert owner.owned == {(TOPIC, 0), (TOPIC, 1)}
     group = group_of(owner, replace(MEMBER, member_id="b"))
     assert [group.is_free((TOPIC, number), "b") for number in range(3)] == [False, False, True]
     assert all(group.is_free((TOPIC, number), "a") for number in range(3))
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_no_member_gets_a_partition_that_another_one_has_or_revokes(number: int) -> None:
+    owner = replace(MEMBER, assigned=frozenset({(TOPIC, 0)}), revoking=frozenset({(TOPIC, 1)}))
+    wanted = frozenset({(TOPIC, number)})
+    for fields in ({"assigned": wanted}, {"revoking": wanted}):
+        with pytest.raises(AssertionError, match="b gets owned partitions"):
+            group_of(owner).with_member(replace(MEMBER, member_id="b", **fields))
