@@ -9,12 +9,12 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class ListChange:
-    """Elements to append to an option's list or to subtract."""
-
     """Elements to append to an option's list or to subtract.
 
     Commas separate the elements.
     """
+
+    append: str = ""
     subtract: str = ""
 
     def applied(self, present: str) -> str:

@@ -243,8 +243,11 @@ class Consumer:
         self, times: Mapping[TopicPartition, int | datetime]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """Find the first record of each partition at or after a time (ms, or a datetime with zone), ``None`` without
-        one. Raises ``UsageError`` for a negative number.
+        one. Raises ``UsageError`` for a negative number, which the broker would take for a special value.
         """
+        for when in times.values():
+            if isinstance(when, int) and when < 0:
+                raise UsageError(f"time {when} ms is negative: give a time since 1970, or use seek_to_end")
         found = list_offsets(self._connections, self._metadata, times, isolation_level=self._config.isolation_level)
         return {partition: place if place.offset >= 0 else None for partition, place in found.items()}
 

@@ -38,8 +38,9 @@ class LogOperations:
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """Look up offsets: ``"earliest"``, ``"latest"``, ``"max-timestamp"``, or the first at or after a time.
 
-        A time is in ms (not negative) or a ``datetime`` with zone. The offset is -1 if no record is that new. Tiered
-        topics also have ``"earliest-local"``, ``"latest-tiered"`` and ``"earliest-pending-upload"``.
+        A time is in ms or a ``datetime`` with zone. The offset is -1 if no record is that new. Tiered topics also have
+        ``"earliest-local"``, ``"latest-tiered"`` and ``"earliest-pending-upload"``. The numbers of ListOffsets, -1 to
+        -6, stand for these words.
         """
         return list_offsets(self._connections, self._metadata, wanted, isolation_level=isolation_level)
 

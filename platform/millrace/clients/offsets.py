@@ -29,10 +29,9 @@ _WORDS: Final = {
 
 
 def wire_time(when: str | int | datetime) -> int:
-    """Return a time as ListOffsets takes it: ms since the epoch, or the negative special value of a word.
+    """Return a time as ListOffsets takes it: ms since the epoch, or a negative special value.
 
-    A ``datetime`` before 1970 means 0. Raises ``UsageError`` for a negative number, which could be taken for a special
-    value.
+    A word or its number stands for a special value. A ``datetime`` before 1970 means 0. Raises ``UsageError``.
     """
     if isinstance(when, datetime):
         if when.tzinfo is None:
@@ -42,7 +41,7 @@ def wire_time(when: str | int | datetime) -> int:
         if when not in _WORDS:
             raise UsageError(f"offset {when!r}: expected earliest, latest, max-timestamp, or a time in ms")
         return _WORDS[when]
-    if when < 0:
+    if when < 0 and when not in _WORDS.values():
         raise UsageError(f"time {when} ms is negative: give a time since 1970, or a word such as latest")
     return when
 
