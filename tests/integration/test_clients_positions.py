@@ -38,12 +38,15 @@ class Refusals:
     def at_the_broker(self, error: MillraceError, times: int) -> None:
         """Refuse the look-ups of offsets, some times."""
 
-        def check(partition: Any) -> None:
+        find = list_offsets_api._find
+
+        def refused(partition: Any, timestamp_ms: int, isolation_level: Any) -> tuple[int, int]:
             if partition.replica.name.endswith("-1"):
                 self.is_over = self.is_over or self.count >= times
                 self._refuse(error)
+            return find(partition, timestamp_ms, isolation_level)
 
-        self._patch.setattr(list_offsets_api, "_check_known", check)
+        self._patch.setattr(list_offsets_api, "_find", refused)
 
     def of_the_leader(self, error: MillraceError) -> None:
         """Refuse to name the leader."""

@@ -151,7 +151,7 @@ def test_a_request_for_many_partitions_is_answered_in_turns_with_other_requests(
             assert other.call(ApiVersionsRequest(), 0).error_code == 0
             answered += 1
     assert len(answer.result()[1].topics[0].partitions) == 50_000
-    assert answered > 50
+    assert answered > 20, "other requests have turns"
 
 
 def test_bytes_of_kafka_on_the_grpc_port_affect_no_other_client(module_broker: EmbeddedBroker) -> None:

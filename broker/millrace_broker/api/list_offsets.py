@@ -36,7 +36,9 @@ async def handle(broker: Broker, request: pb.ListOffsetsRequest, context: Reques
     if request.HasField("replica_id"):
         check_is_broker(broker, context)
     response, turns = pb.ListOffsetsResponse(), Turns()
-    times_wanted = Counter((topic.name, each.partition) for topic in request.topics for each in topic.partitions)
+    times_wanted: Counter[tuple[str, int]] = Counter()
+    if not request.HasField("replica_id"):  # a follower asks for both ends of a log
+        times_wanted.update((topic.name, each.partition) for topic in request.topics for each in topic.partitions)
     for topic_times in request.topics:
         topic_offsets = response.topics.add(name=topic_times.name)
         for wanted in topic_times.partitions:

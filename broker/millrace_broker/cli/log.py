@@ -1,4 +1,4 @@
-"""Commands ``millrace log``, which work on the files of a log."""
+"""Show, verify, repair and convert the files of a log."""
 
 from __future__ import annotations
 
