@@ -7,11 +7,11 @@ Kafka's classes are ``AclBinding``, ``ResourcePattern``, ``AccessControlEntry`` 
 from __future__ import annotations
 
 import ipaddress
-import re
 from enum import IntEnum
 from typing import Final, NamedTuple, Self
 
 from millrace.errors import InvalidRequestError
+from millrace.topic_names import is_topic_name_part
 
 
 class _Named(IntEnum):
@@ -91,7 +91,6 @@ WILDCARD: Final = "*"
 """Name of a literal pattern of every resource of a type, and host of an entry for every host."""
 _USER: Final = "User"
 """Type of the principals of all clients."""
-_TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 EVERYONE: Final = "User:*"
 """Principal of an entry for every principal."""
 
@@ -214,7 +213,7 @@ def _check_possible(pattern: ResourcePattern) -> None:
             f"on {WILDCARD!r} for all names"
         )
     is_topic = pattern.resource_type is ResourceType.TOPIC and pattern.name != WILDCARD
-    if is_topic and not _TOPIC_NAME.fullmatch(pattern.name):
+    if is_topic and not is_topic_name_part(pattern.name):
         raise InvalidRequestError(
             f"an ACL on topic {pattern.name!r}: no topic has this name, so the ACL would never apply. Names have 1 to "
             f"249 of the characters a-z A-Z 0-9 . _ -. Use a prefixed ACL for a part, and {WILDCARD!r} for all topics"

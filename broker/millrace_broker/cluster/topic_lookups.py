@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any, Final
 
 from millrace.coordination import Coordination, OnLoop, paths
+from millrace.topic_names import is_topic_name
 from millrace_broker.cluster.missing_topics import MissingTopics
 from millrace_broker.metadata import TopicCatalog, TopicInfo
-from millrace_broker.metadata.topic_rules import is_topic_name
 from millrace_broker.purgatory import Conditions, Timer
 from millrace_broker.runtime import Clock, Executors
 

@@ -33,10 +33,16 @@ def code_of(error: MillraceError | pb.Error) -> int:
     return error.code if -1 <= error.code <= _KAFKA_CODE_MAX else _CODES.get(error.code, _UNKNOWN)
 
 
-def code_for(error_code: int, *, knows_fencing: bool) -> int:
-    """Return the code of an error for clients that may not know ``PRODUCER_FENCED``, with the older code for it."""
-    is_unknown = error_code == errors.ProducerFencedError.code and not knows_fencing
-    return errors.InvalidProducerEpochError.code if is_unknown else error_code
+def code_for(error_code: int, *, knows_fencing: bool = True, knows_abortable: bool = True) -> int:
+    """Return the code of an error, or the older code for a client that does not know it.
+
+    The newer codes are ``PRODUCER_FENCED`` and ``TRANSACTION_ABORTABLE``.
+    """
+    if error_code == errors.ProducerFencedError.code and not knows_fencing:
+        return errors.InvalidProducerEpochError.code
+    if error_code == errors.AbortableTransactionError.code and not knows_abortable:
+        return errors.InvalidTxnStateError.code
+    return error_code
 
 
 def text_of(error: pb.Error, text_if_none: str | None = None) -> str | None:

@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from millrace.errors import (
-    AbortableTransactionError,
     AuthorizationError,
     ConcurrentTransactionsError,
-    InvalidTxnStateError,
+    CorruptBatchError,
     MillraceError,
     NotEnoughReplicasError,
     UnknownTopicIdError,
@@ -30,13 +29,12 @@ from millrace.kafka_protocol.calls.produce import (
     TopicProduceResponse,
 )
 from millrace.protocol import millrace_pb2 as pb
-from millrace.records import Compression
-from millrace.records.header import COMPRESSION_MASK, MAGIC
+from millrace.records import Compression, read_header
 from millrace_broker.api.common.access_rules import denied_items
 from millrace_broker.api.produce import PartitionAppend, Producing, append
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.current_leaders import PRODUCE_CODES, CurrentLeaders
-from millrace_broker.kafka_api.error_codes import NONE, code_of
+from millrace_broker.kafka_api.error_codes import NONE, code_for, code_of
 from millrace_broker.kafka_api.topics import name_of
 
 _WITH_IMPLICIT_PARTITIONS: Final = 12
@@ -45,8 +43,6 @@ _WITH_ABORTABLE: Final = 11
 """First version that has the error TRANSACTION_ABORTABLE."""
 _WITH_ZSTD: Final = 7
 """First version whose batches may be compressed by zstd (KIP-110)."""
-_MAGIC_AT, _COMPRESSION_AT = 16, 22
-"""Places of a batch's magic, and of the byte of its attributes that has its compression."""
 _WITH_CURRENT_LEADER: Final = 10
 """First version whose answers name the leader of a partition that has moved (KIP-951)."""
 _NO_LEADER: Final = LeaderIdAndEpoch()
@@ -102,13 +98,12 @@ async def handle(message: ProduceRequest, request: KafkaRequest) -> ProduceRespo
 def _refuse_zstd(appends: Sequence[PartitionAppend]) -> None:
     """Set the error of partitions whose batch is compressed by zstd, which old consumers cannot read."""
     for each in appends:
-        data = each.records
-        is_batch = len(data) > _COMPRESSION_AT and data[_MAGIC_AT] == MAGIC  # others are refused later
-        if is_batch and data[_COMPRESSION_AT] & COMPRESSION_MASK == Compression.ZSTD:
-            each.error = UnsupportedCompressionError(
-                f"a batch for {each.topic}-{each.partition} is compressed by zstd, which needs version {_WITH_ZSTD} of "
-                "Produce: upgrade the client, or set another compression.type"
-            )
+        with contextlib.suppress(CorruptBatchError):  # the append refuses the batch
+            if read_header(each.records).compression == Compression.ZSTD:
+                each.error = UnsupportedCompressionError(
+                    f"a batch for {each.topic}-{each.partition} is compressed by zstd, which needs version "
+                    f"{_WITH_ZSTD} of Produce: upgrade the client, or set another compression.type"
+                )
 
 
 def _raise_first(topics: Sequence[list[PartitionAppend] | MillraceError]) -> None:
@@ -164,11 +159,9 @@ def _appended(
 
 def _code(error: MillraceError, version: int) -> int:
     """Return the error's code as the version has it. Older producers retry, or abort, on other codes."""
-    if version < _WITH_ABORTABLE and isinstance(error, AbortableTransactionError):
-        return InvalidTxnStateError.code
     if version < _WITH_IMPLICIT_PARTITIONS and isinstance(error, ConcurrentTransactionsError):
         return NotEnoughReplicasError.code
-    return code_of(error)
+    return code_for(code_of(error), knows_abortable=version >= _WITH_ABORTABLE)
 
 
 def _failed(topic: TopicProduceData, error_code: int) -> TopicProduceResponse:

@@ -8,9 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from millrace.errors import (
-    AbortableTransactionError,
     IllegalGenerationError,
-    InvalidTxnStateError,
     StaleMemberEpochError,
 )
 from millrace.kafka_protocol.calls.txn_offset_commit import (
@@ -68,10 +66,8 @@ def refuse(message: TxnOffsetCommitRequest, version: int, error_code: int) -> Tx
     As in Kafka, no version has PRODUCER_FENCED or STALE_MEMBER_EPOCH. Producers fail at the latter, and abort at the
     code of an old generation.
     """
-    code = code_for(error_code, knows_fencing=False)
+    code = code_for(error_code, knows_fencing=False, knows_abortable=version >= _WITH_ABORTABLE)
     code = IllegalGenerationError.code if code == StaleMemberEpochError.code else code
-    if code == AbortableTransactionError.code and version < _WITH_ABORTABLE:
-        code = InvalidTxnStateError.code
     return TxnOffsetCommitResponse(
         throttle_time_ms=0,
         topics=tuple(

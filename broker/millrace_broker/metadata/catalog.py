@@ -24,9 +24,10 @@ from millrace.config.topic import TopicConfig
 from millrace.coordination import Coordination, NoNodeError, paths
 from millrace.coordination.nodes import SchemaNode, TopicNode, TypedTopicNode
 from millrace.errors import UnknownTopicOrPartitionError
+from millrace.topic_names import is_topic_name
 from millrace_broker.decisions import LEADER_DURING_DELETE, LeaderAndIsrState, UpdateMetadataRequest, by_topic
 from millrace_broker.metadata.config_nodes import read_config
-from millrace_broker.metadata.topic_rules import effective_config, is_topic_name
+from millrace_broker.metadata.topic_rules import effective_config
 from millrace_broker.metadata.topics import LEADER_NONE, PartitionInfo, SchemaVersion, TopicInfo
 
 _Partitions = dict[int, PartitionInfo]

@@ -41,6 +41,7 @@ from millrace.errors import (
     UnknownTopicOrPartitionError,
 )
 from millrace.ids import id_text
+from millrace.topic_names import is_topic_name
 from millrace_broker.metadata import registration, topic_rules
 from millrace_broker.metadata.assignment import (
     Assignment,
@@ -174,7 +175,7 @@ class TopicChanges:
 
     def _topic(self, name: str) -> TopicInfo:
         """Return a topic, even if this broker has not been notified of it. Raises ``UnknownTopicOrPartitionError``."""
-        if name not in self._catalog.topics and topic_rules.is_topic_name(name):
+        if name not in self._catalog.topics and is_topic_name(name):
             self._catalog.refresh(name)
         return self._catalog.topic(name)
 

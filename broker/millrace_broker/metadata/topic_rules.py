@@ -5,7 +5,6 @@ The name rules are those of Kafka's ``Topic.validate`` and ``hasCollision``.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -19,17 +18,14 @@ from millrace.errors import (
     InvalidTopicError,
     SchemaError,
 )
+from millrace.topic_names import NAME_LENGTH_MAX, has_topic_characters
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-NAME_LENGTH_MAX: Final = 249
-"""A partition's directory is named by topic, dash and number; file names have at most 255 characters."""
-
 PARTITIONS_PER_TOPIC_MAX: Final = 10_000
 """Limit of one request to the controller, as in Kafka (``MAX_PARTITIONS_PER_BATCH``)."""
 
-_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 _ROWS_ONLY: Final = (CompressionType.GZIP, CompressionType.SNAPPY)
 
 
@@ -45,13 +41,8 @@ def check_topic_name(name: str) -> None:
         raise InvalidTopicError(
             f"the topic name {name[:40]}... is invalid: it has {len(name)} characters, more than {NAME_LENGTH_MAX}"
         )
-    if not _NAME.fullmatch(name):
+    if not has_topic_characters(name):
         raise InvalidTopicError(f"the topic name {name!r} is invalid: use only the characters a-z A-Z 0-9 . _ -")
-
-
-def is_topic_name(name: str) -> bool:
-    """Return whether ``name`` is a valid topic name."""
-    return 0 < len(name) <= NAME_LENGTH_MAX and name not in (".", "..") and _NAME.fullmatch(name) is not None
 
 
 def check_collision(name: str, existing: Iterable[str]) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
+from millrace.topic_names import is_topic_name
 from millrace_streams.errors import TopologyError
 from millrace_streams.graph.describe import describe_graph
 from millrace_streams.graph.diagram import diagram_of
@@ -23,8 +23,6 @@ from millrace_streams.graph.nodes import (
 from millrace_streams.graph.processing import ProcessNode
 from millrace_streams.graph.store_names import check_store_names
 from millrace_streams.graph.svg import svg
-
-_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 DescriptionFormat: TypeAlias = Literal["text", "svg", "mermaid"]
 
@@ -132,11 +130,6 @@ class Topology:
         return self.describe("svg")
 
 
-def is_topic_name(topic: object) -> bool:
-    """Return whether a value is a valid topic name."""
-    return isinstance(topic, str) and _TOPIC.fullmatch(topic) is not None and topic not in (".", "..")
-
-
 def _check_topic(node: str, topic: object) -> None:
-    if not is_topic_name(topic):
+    if not (isinstance(topic, str) and is_topic_name(topic)):
         raise TopologyError(f"{node}: {topic!r} cannot be a topic's name: letters, digits, '.', '_' and '-', up to 249")

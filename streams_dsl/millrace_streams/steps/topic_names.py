@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import polars as pl
 
+from millrace.topic_names import is_topic_name
 from millrace_streams.graph import TopicSinkNode
-from millrace_streams.graph.topology import is_topic_name
 from millrace_streams.processors import RecordContext
 from millrace_streams.steps.batch import TOPIC, Batch
 from millrace_streams.steps.flow import ROOT, Flow, Origin, failure_of
@@ -33,7 +33,7 @@ def with_topics(node: TopicSinkNode, flow: Flow, origin: Callable[[int], Origin]
         except Exception as error:
             text = f"{node.extractor} raised {type(error).__name__}: {error}"
             raise failure_of(node.name, text, place, time_ms) from error
-        if not is_topic_name(topic):
+        if not (isinstance(topic, str) and is_topic_name(topic)):
             raise failure_of(
                 node.name, f"{node.extractor} returned {topic!r}, which cannot be the name of a topic", place, time_ms
             )
