@@ -17,8 +17,8 @@ This package holds the common parts, one concept per subpackage:
 * ``millrace.acls``, ``millrace.quotas``  ACLs and client quotas as data
 * ``millrace.migration``     topics and offsets copied from Kafka
 
-Small modules: ``ids``, ``partitions``, ``java_strings`` (their order and hash), ``processors`` (their number),
-``spinning`` (busy-waiting), ``interrupts`` (delayed signals).
+Small modules: ``ids``, ``partitions``, ``topic_names``, ``java_strings`` (their order and hash), ``processors`` (their
+number), ``spinning`` (busy-waiting), ``interrupts`` (delayed signals).
 
 This module loads nothing, so that ``import millrace`` costs nothing in a Spark worker.
 """

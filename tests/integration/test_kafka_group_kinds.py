@@ -130,6 +130,22 @@ def test_the_id_of_a_share_group_is_refused_to_consumers(wire: KafkaWire, topic:
     assert share.beat(0, (topic,)).error_code == 0, "the share group is as before"
 
 
+def test_groups_of_both_kinds_from_an_earlier_version_go_on(
+    wire: KafkaWire, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def allow(*_: Any, **__: Any) -> None: ...
+
+    find_coordinator(wire, 0, topic)
+    share = Member(wire, topic, topic)
+    share.join()
+    with monkeypatch.context() as patch:
+        patch.setattr("millrace_broker.api.offset_commit.check_is_not", allow)
+        assert _commit(wire, topic) == 0
+    assert _commit(wire, topic) == 0
+    assert _join(wire, topic, 3).error_code == 0
+    assert share.beat(0, (topic,)).error_code == 0
+
+
 def test_the_id_of_a_deleted_share_group_is_free(wire: KafkaWire, topic: str) -> None:
     find_coordinator(wire, 0, topic)
     share = Member(wire, topic, topic)

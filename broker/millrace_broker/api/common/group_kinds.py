@@ -39,7 +39,12 @@ async def check_is_not(
 
     ``CLASSIC`` stands for consumer groups too, which have the same coordinator. For a new member or group, ask the id's
     coordinator of that kind, on whichever broker it runs. If the coordinator does not answer, allow the call.
+
+    A group of the caller's own kind goes on, although the id may have a group of ``kind`` too. Earlier versions allowed
+    both, and one that does not answer is overlooked.
     """
+    if (broker.share_groups if kind == CLASSIC else broker.groups).has_group(group_id):
+        return
     is_taken = (broker.groups if kind == CLASSIC else broker.share_groups).has_group(group_id)
     if is_taken or (is_new and await _is_taken_elsewhere(broker, group_id, kind)):
         raise error(f"group {group_id} is a {_NAMES[kind]} group: choose another id, or delete that group")
