@@ -171,7 +171,8 @@ def final_waits(checked: CheckedTopology) -> Topology:
 def _wait_after_end(node: SuppressNode, nodes: dict[str, Node]) -> int:
     """Return the longest wait of the windowed aggregations above, of which every input needs one.
 
-    Source: Kafka Streams' ``GraphGraceSearchUtil.findAndVerifyWindowGrace``.
+    In Kafka Streams a table that a stream's join or a processor reads is no parent in the graph. Source:
+    ``GraphGraceSearchUtil.findAndVerifyWindowGrace``.
     """
     waits: list[int] = []
     pending, seen = list(node.parents), set(node.parents)
@@ -180,8 +181,9 @@ def _wait_after_end(node: SuppressNode, nodes: dict[str, Node]) -> int:
         if isinstance(above, AggregateNode | FoldNode) and above.window is not None:
             waits.append(_wait_of(node, above.window))
         elif above.parents:
-            pending += [parent for parent in above.parents if parent not in seen]
-            seen.update(above.parents)
+            parents = above.parents[:1] if isinstance(above, StreamTableJoinNode | ProcessNode) else above.parents
+            pending += [parent for parent in parents if parent not in seen]
+            seen.update(parents)
         else:
             raise TopologyError(
                 f"{node.name}: the windows of records of {above.name} are not created here, so no grace tells when "

@@ -166,16 +166,27 @@ class Context:
         for place, punctuation in enumerate(self.punctuations):
             numbers[f"due_{place}"] = _NEVER if punctuation.cancelled else punctuation.next_ms
             numbers[f"turn_{place}"] = turns.get(id(punctuation), len(turns))
+            numbers.pop(f"cancelled_{place}", None)
+            if punctuation.cancelled and id(punctuation) in turns:
+                numbers[f"cancelled_{place}"] = punctuation.next_ms
 
     def resume(self, numbers: dict[str, int]) -> None:
-        """Restore the state of an earlier task; punctuations are identified by their order in ``init``."""
+        """Restore the state of an earlier task; punctuations are identified by their order in ``init``.
+
+        A cancelled punctuation returns to its place in the queue, where it decides the order of others. A checkpoint of
+        version 0.1.0 does not have this place, and then the punctuation stays away.
+        """
         self.stream_time_ms = numbers.get("stream_time", -1)
         self.queues = _queues()
         # Punctuations that are added in the order of a heap are a heap of that order again.
         for place in sorted(range(len(self.punctuations)), key=lambda place: numbers.get(f"turn_{place}", place)):
             punctuation = self.punctuations[place]
             punctuation.next_ms = numbers.get(f"due_{place}", punctuation.next_ms)
-            self.queues[punctuation.kind].add(punctuation)
+            if punctuation.next_ms == _NEVER:
+                punctuation.cancelled = True
+                punctuation.next_ms = numbers.get(f"cancelled_{place}", _NEVER)
+            if punctuation.next_ms != _NEVER:
+                self.queues[punctuation.kind].add(punctuation)
 
 
 @dataclass(frozen=True)
@@ -236,7 +247,9 @@ class ProcessStep:
         """Prefetch the keys of the records, because most processors ask their stores for them."""
         layout = self.operator.given
         for store in context.stores.values():
-            if isinstance(store, KeyValueStore | VersionedStore) and _key_type(store.spec.layout) == _key_type(layout):
+            if isinstance(store, KeyValueStore | VersionedStore) and _key_types(store.spec.layout) == _key_types(
+                layout
+            ):
                 store.want(key for key in batch.keys if key is not None)
 
     def _running(self, inputs: Inputs, state: State) -> tuple[Context, Any]:
@@ -247,8 +260,11 @@ class ProcessStep:
         else:
             stores = {name: store for name in node.stores if isinstance(store := state.stores[name], ObjectStore)}
             context = Context(node, stores, self._tables(state))
-        for changes, table in zip(inputs.batches[1:], context.tables.values(), strict=True):
-            table.begin(changes.keys)
+        records = {key for key in inputs.batches[0].keys if key is not None}
+        layout, *tables = map(_key_types, self.operator.inputs)
+        for changes, table, types in zip(inputs.batches[1:], context.tables.values(), tables, strict=True):
+            # Most processors ask a table for the keys of their records.
+            table.begin([*changes.keys, *(records if types == layout else ())])
         if node.name not in state.running:
             context.begin(inputs)
             processor = node.supplier()
@@ -308,12 +324,10 @@ def _events(arrivals: Marks, rows: Marks, after: Marks) -> list[int]:
     return order
 
 
-def _key_type(layout: Layout) -> Any:
-    """Return the type of keys and their serde metadata; None if the key is no single value."""
-    if layout.windowed or len(layout.key) != 1:
-        return None
-    column = layout.schema.field(layout.key[0])
-    return column.type, column.metadata
+def _key_types(layout: Layout) -> tuple[Any, ...]:
+    """Return the types of a key's columns with their serde metadata, and whether keys have windows."""
+    columns = [layout.schema.field(name) for name in layout.key]
+    return (layout.windowed, *((column.type, column.metadata) for column in columns))
 
 
 def _spec(builder: StoreBuilder) -> StoreSpec:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from millrace_streams.frames.cells import CellConversion, ValueConversion, lookup_conversion
+from millrace_streams.serdes import sort_key
 from millrace_streams.steps.results import result_conversion
 from millrace_streams.stores import (
     KeyValueStore,
@@ -54,9 +55,9 @@ class KeyValueReads(ABC):
         start = _as_bytes(self._name(), prefix)
         return iter([pair for pair in self._between(None, None) if _as_bytes(self._name(), pair[0]).startswith(start)])
 
+    @abstractmethod
     def approximate_num_entries(self) -> int:
         """Return the number of keys, which is exact."""
-        return len(self._between(None, None))
 
     @abstractmethod
     def _name(self) -> str:
@@ -104,6 +105,10 @@ class KeyValueView(KeyValueReads):
         found = self.get(key)
         self.put(key, None)
         return found
+
+    def approximate_num_entries(self) -> int:
+        """Return the number of keys, which is exact."""
+        return self._store.count()
 
     def _name(self) -> str:
         return self._store.name
@@ -165,11 +170,10 @@ class WindowView:
         return [(start, stored.value) for start, stored in self._store.fetch_range(self._key(key), first_ms, last_ms)]
 
     def _between(self, first_ms: int, last_ms: int) -> list[tuple[Any, int, Any]]:
-        found = [
-            (key, start, stored.value) for (key, start), stored in self._store.entries() if first_ms <= start <= last_ms
-        ]
+        started = self._store.started(max(first_ms, self._store.oldest_ms), last_ms)
+        found = [(key, start, stored.value) for key, start, stored in started]
         segment_ms = max(self._store.spec.retention_ms // 2, _SEGMENT_MS_MIN)
-        return sorted(found, key=lambda window: window[1] // segment_ms)
+        return sorted(found, key=lambda window: (window[1] // segment_ms, sort_key(window[0])))
 
 
 @dataclass(frozen=True, slots=True)

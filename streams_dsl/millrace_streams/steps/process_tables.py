@@ -30,7 +30,7 @@ class TableReads(ABC):
 
     @abstractmethod
     def begin(self, keys: Iterable[Any]) -> None:
-        """Begin a batch that changes the rows of these keys."""
+        """Begin a batch, and fetch the rows of these keys; the batch changes no others."""
 
     @abstractmethod
     def roll(self, key: Any, value: Any, time_ms: int) -> None:
@@ -38,50 +38,63 @@ class TableReads(ABC):
 
     def __getattr__(self, name: str) -> Any:
         """Raise ``AttributeError``, because processors cannot write a table."""
+        if name == "name" or name.startswith("__"):  # copies and pickles look for these in objects without fields
+            raise AttributeError(f"{type(self).__name__} has no {name}", name=name, obj=self)
         raise AttributeError(f"the store {self.name} is a table's, which a processor only reads: it has no {name}()")
 
 
 @dataclass(slots=True)
 class TableRows(KeyValueReads, TableReads):
-    """Rows of a table by key, without their timestamps. ``store`` is where the stage keeps them."""
+    """Rows of a table by key, without their timestamps.
+
+    ``store`` is where the stage keeps them. ``_known`` has the rows that were fetched or changed in this batch, None
+    for missing ones.
+    """
 
     name: str
     store: str
     layout: Layout
     convert: CellConversion
     state: State
-    _changing: dict[Any, Stored | None] = field(default_factory=dict)
+    _known: dict[Any, Stored | None] = field(default_factory=dict)
 
     def begin(self, keys: Iterable[Any]) -> None:
-        """Begin a batch that changes the rows of these keys."""
-        wanted = list(dict.fromkeys(keys))
-        found = self.state.rows_before(self.store, wanted) if wanted else {}
-        self._changing = {key: found.get(key) for key in wanted}
+        """Begin a batch, and fetch the rows of these keys; the batch changes no others."""
+        self._known = {}
+        self._fetch(keys)
 
     def roll(self, key: Any, value: Any, time_ms: int) -> None:
         """Apply a change."""
-        self._changing[key] = None if value is None else Stored(value, time_ms)
+        self._known[key] = None if value is None else Stored(value, time_ms)
 
     def get(self, key: Any) -> Any:
         """Return the value of a key; None if there is none."""
         if key is None:
             return None
         key = self.convert(key)
-        if key in self._changing:
-            stored = self._changing[key]
-        else:
-            stored = self.state.rows_before(self.store, [key]).get(key)
+        self._fetch([key])
+        stored = self._known[key]
         return None if stored is None else stored.value
+
+    def approximate_num_entries(self) -> int:
+        """Return the number of keys, which is exact."""
+        unknown = sum(key not in self._known for key in self._stored_keys())
+        return unknown + sum(stored is not None for stored in self._known.values())
 
     def _name(self) -> str:
         return self.name
 
+    def _fetch(self, keys: Iterable[Any]) -> None:
+        """Fetch the rows of keys that are not known yet with one look-up."""
+        wanted = [key for key in dict.fromkeys(keys) if key not in self._known]
+        if wanted:
+            self._known.update(dict.fromkeys(wanted))
+            self._known.update(self.state.rows_before(self.store, wanted))
+
     def _between(self, low: Any, high: Any) -> list[tuple[Any, Any]]:
         first, last = (None if bound is None else sort_key(self.convert(bound)) for bound in (low, high))
-        keys = [key for key in self._stored_keys() if key not in self._changing]
-        rows: dict[Any, Stored | None] = {**self._changing}
-        if keys:
-            rows.update(self.state.rows_before(self.store, keys))
+        self._fetch(self._stored_keys())
+        rows = self._known
         ordered = sorted((sort_key(key), key) for key, stored in rows.items() if stored is not None)
         return [
             (key, stored.value)
@@ -106,7 +119,7 @@ class TableVersions(TableReads):
     _changing: VersionsView = field(default_factory=lambda: VersionsView({}))
 
     def begin(self, keys: Iterable[Any]) -> None:
-        """Begin a batch that changes the rows of these keys."""
+        """Begin a batch, and fetch the versions of these keys; the batch changes no others."""
         self._changing = VersionsView.of_store(self.store, dict.fromkeys(keys))
 
     def roll(self, key: Any, value: Any, time_ms: int) -> None:

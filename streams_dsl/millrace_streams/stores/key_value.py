@@ -68,6 +68,11 @@ class KeyValueStore(ObjectStore):
         self.want_all()
         return iter(sorted(self._rows.items(), key=lambda row: sort_key(row[0])))
 
+    def count(self) -> int:
+        """Return the number of entries."""
+        self.want_all()
+        return len(self._rows)
+
     def range(self, low: Any, high: Any) -> Iterator[tuple[Any, Stored]]:
         """Yield the entries from key ``low`` to ``high``, both inclusive; None means no limit."""
         first = None if low is None else sort_key(low)

@@ -82,6 +82,30 @@ def test_punctuations_are_called_by_their_due_times(
     assert calls(init, batches, driver_of) == expected
 
 
+@pytest.mark.parametrize("driver_of", [TopologyTestDriver, InPages])
+def test_a_cancelled_punctuation_keeps_its_place_over_a_checkpoint(driver_of: Any) -> None:
+    """PunctuationQueue of Kafka Streams leaves it in the queue until it is due, and it decides the order of others."""
+
+    class Cancelling:
+        def init(self, context: Any) -> None:
+            def tell(name: str) -> Any:
+                return lambda time_ms: context.forward(name, time_ms, time_ms)
+
+            self.last = [context.schedule(10, "stream_time", tell(name)) for name in "abc"][-1]
+
+        def process(self, record: Record) -> None:
+            if record.timestamp == 5:
+                self.last.cancel()
+
+    builder = StreamsBuilder()
+    builder.stream("in", **TYPES).process(Cancelling).to("out")
+    driver = driver_of(builder.build())
+    for time_ms in (0, 5, 12):
+        driver.pipe_records([TestRecord("in", "k", 1, time_ms)])
+    found = [(record.key, record.value) for record in driver.read_records("out")]
+    assert found == [("a", 0), ("c", 0), ("b", 0), ("b", 12), ("a", 12)]
+
+
 def test_wall_clock_punctuations_are_called_by_their_due_times() -> None:
     class Ticking:
         def init(self, context: Any) -> None:

@@ -120,3 +120,38 @@ def test_a_window_closes_behind_any_operators_by_the_grace_of_its_aggregation(bu
         assert final(build, [("x", 1), ("x", closed_ms - 1)], at_once=at_once) == []
         [(key, _)] = final(build, [("x", 1), ("x", closed_ms)], at_once=at_once)
         assert key in ("a0", "a1")
+
+
+class Passing:
+    """A processor that forwards values as they are."""
+
+    def init(self, context: Any) -> None:
+        self.context = context
+
+    def process(self, record: Any) -> None:
+        self.context.forward_value(record.value)
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        lambda stream, known: stream.join(known, lambda n, _: n, selector=lambda key, _: key.key),
+        lambda stream, _: stream.process_values(Passing, stores=["t"]),
+        lambda stream, _: stream.process_values(Passing, stores=["g"]),
+    ],
+    ids=["global_join", "processor_of_table", "processor_of_global_table"],
+)
+def test_a_table_that_a_stream_reads_has_no_part_in_the_close_of_its_windows(behind: Any) -> None:
+    # KStreamImpl of Kafka Streams: only the stream is a parent of its join with a table, and of a processor.
+    builder = StreamsBuilder()
+    builder.table("t", **TYPES, store="t")
+    known = builder.global_table("g", **TYPES, store="g")
+    counts = builder.stream("x", **TYPES).group_by_key().windowed_by(tumbling(10, grace=3)).count()
+    held = behind(counts.to_stream(), known).to_table(store="again").suppress(Suppressed.until_window_closes())
+    held.to_stream(lambda key, _: f"{key.key}{key.start}", key="string").to("out")
+    driver = TopologyTestDriver(builder.build())
+    driver.pipe_records([TestRecord("g", "a", 1, 0)])
+    driver.pipe_records([TestRecord("x", "a", 1, 1), TestRecord("x", "a", 1, 12)])
+    assert out_of(driver) == []
+    driver.pipe_records([TestRecord("x", "a", 1, 13)])
+    assert out_of(driver) == [("a0", 1)]
