@@ -29,10 +29,13 @@ from millrace.kafka_protocol.calls.create_topics import CreatableTopic, CreateTo
 from millrace.kafka_protocol.calls.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
 from millrace.kafka_protocol.calls.fetch import FetchPartition, FetchRequest, FetchTopic
 from millrace.kafka_protocol.calls.metadata import MetadataRequest, MetadataRequestTopic
+from millrace.kafka_protocol.calls.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from millrace.quotas import QuotaEntity
+from millrace.records import Record, build_rows_batch
 from millrace_broker.listeners.connection import Connection
 from millrace_broker.listeners.connection_states import State
 from millrace_broker.listeners.tcp_listener import TcpListener
+from millrace_broker.network.sockets import has_hung_up
 from millrace_broker.quotas import QuotaUse
 from millrace_broker.testing import EmbeddedBroker
 
@@ -246,6 +249,28 @@ def test_a_call_waits_for_the_debt_of_other_connections(
         eventually(lambda: (own := connection_of(broker, second)) is not None and own._state is State.MUTED)
         limit(consumer_byte_rate=100_000_000)
         assert fetched(second).throttle_time_ms == 0
+
+
+def test_a_throttled_producer_with_acks_0_loses_no_batch_when_it_closes_its_connections(
+    broker: EmbeddedBroker, admin: Admin, topic: str, limit: Callable[..., str]
+) -> None:
+    admin.create_topic(topic)
+    batch = bytes(build_rows_batch([Record(value=b"v", timestamp_ms=1)]))
+    partitions = (PartitionProduceData(index=0, records=batch),)
+    request = ProduceRequest(
+        acks=0, timeout_ms=1000, topic_data=(TopicProduceData(name=topic, partition_data=partitions),)
+    )
+    data = written(request, 9, client_id=limit(producer_byte_rate=1))
+    muted: list[Connection] = []
+    for _ in range(2):  # the first is muted after its first batch, and the second before it
+        with KafkaWire(broker) as wire:
+            wire.sock.sendall(data)
+            eventually(lambda: (own := connection_of(broker, wire)) is not None and own._state is State.MUTED)
+            muted += [own for own in [connection_of(broker, wire)] if own is not None]
+            wire.sock.sendall(data * 2)
+    eventually(lambda: all(has_hung_up(each._transport.get_extra_info("socket")) for each in muted))
+    limit(producer_byte_rate=100_000_000)
+    eventually(lambda: (log := broker.server.broker.logs.get(topic, 0)) is not None and log.log_end_offset == 6)
 
 
 # --- time, mutations, connections --------------------------------------------------------------------------------

@@ -57,8 +57,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, listener: ConnectionOwner[Connection], principal: KafkaPrincipal) -> None:
         """``principal`` is the client's, as far as the listener knows it before the first request."""
-        self._listener = listener
-        self._principal = principal
+        self._listener, self._principal = listener, principal
         self._sasl = listener.conversation()
         self._broker, self._loop = listener.broker, listener.loop
         self._state = State.GREETING
@@ -77,8 +76,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register the new connection. The client is still unknown."""
         assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self._writer = ResponseWriter(transport)
+        self._transport, self._writer = transport, ResponseWriter(transport)
         self.client_address = self._client = ClientAddress(*transport.get_extra_info("peername")[:2])
         self._handling = Handling(self._broker, self._listener.name, self._client, self._answer)
         self._handling.sasl = self._sasl
@@ -197,8 +195,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._sasl is not None and not is_authenticating and head.api_key != ApiKey.API_VERSIONS:
             self._sasl.check()
         wants_client_id = self._broker.client_quotas.is_active and not frames.has_client_id(data[start:])
+        # A client without a password must not keep a place. The client id decides which quotas a call waits for.
         if (is_early or wants_client_id) and len(data) < end:
-            return 0  # a client without a password must not keep a place
+            return 0
         if not (self._is_counted or is_authenticating):  # a Kafka client, which has no greeting
             if head.api_key >= frames.OWN_KEYS_MIN:
                 raise InvalidRequestError("the first call of a client of millrace is HELLO")
@@ -249,9 +248,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._call is not None and self._call.request_lease.grow_now(request.head.rest_bytes, len(part)):
             self._receive(part)
         else:
-            held = memoryview(bytes(part))
-            work = self._admission(call_class, request.head.rest_bytes, len(held))
-            self._wait(work, partial(self._admitted, call_class, held))
+            work = self._admission(call_class, request.head.rest_bytes, len(part))
+            self._wait(work, partial(self._admitted, call_class, memoryview(bytes(part))))
 
     def _turn_away(self, call_class: CallClass, part: memoryview, error: MillraceError) -> None:
         """Answer a request that is not admitted, after the rest of it is discarded."""
@@ -391,7 +389,9 @@ class Connection(asyncio.BufferedProtocol):
         """Read nothing while the client's quotas want it to wait (KIP-219)."""
         self._enter(State.MUTED)
         self._stop_reading()
-        self._quota_wait.start(self._transport, left_s, go_on)
+        # A client with acks=0 waits for no answer: its requests, held or unread, are served after it has hung up.
+        is_watched = self._request is not None and self._request.call.name != "Produce"
+        self._quota_wait.start(left_s, go_on, self._transport if is_watched else None)
 
     def _unmute(self) -> None:
         self._enter(State.IDLE)

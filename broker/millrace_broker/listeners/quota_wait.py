@@ -19,14 +19,20 @@ class QuotaWait:
         self._loop: Final = loop
         self._timer: asyncio.TimerHandle | None = None
 
-    def start(self, transport: asyncio.Transport, left_s: Callable[[], float], go_on: Callable[[], None]) -> None:
-        """Call ``go_on`` once ``left_s`` returns no more seconds. Abort the transport if its peer does not wait."""
+    def start(
+        self, left_s: Callable[[], float], go_on: Callable[[], None], watched: asyncio.Transport | None = None
+    ) -> None:
+        """Call ``go_on`` once ``left_s`` returns no more seconds. Abort ``watched`` if its peer does not wait.
+
+        An abort loses the bytes that are unread. Pass no ``watched`` if they may be requests without a response.
+        """
         self._timer = None
         wait_s = left_s()
-        if has_hung_up(transport.get_extra_info("socket")):  # the transport does not read, and so cannot see it
-            transport.abort()
+        # A transport that does not read cannot see the end.
+        if watched is not None and has_hung_up(watched.get_extra_info("socket")):
+            watched.abort()
         elif wait_s > 0:
-            self._timer = self._loop.call_later(min(wait_s, _LOOKED_AGAIN_S), self.start, transport, left_s, go_on)
+            self._timer = self._loop.call_later(min(wait_s, _LOOKED_AGAIN_S), self.start, left_s, go_on, watched)
         else:
             go_on()
 

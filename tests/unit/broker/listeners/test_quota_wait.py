@@ -37,7 +37,7 @@ def test_a_wait_ends_when_nothing_is_left() -> None:
         with near, far:
             transport = Transport(near)
             QuotaWait(asyncio.get_running_loop()).start(
-                cast(asyncio.Transport, transport), lambda: left.pop(0), ended.set
+                lambda: left.pop(0), ended.set, cast(asyncio.Transport, transport)
             )
             await asyncio.wait_for(ended.wait(), STALL_S)
             assert not transport.is_aborted.is_set()
@@ -45,7 +45,7 @@ def test_a_wait_ends_when_nothing_is_left() -> None:
     asyncio.run(scenario())
 
 
-def test_the_connection_of_a_peer_that_has_closed_it_is_aborted_though_bytes_are_unread(
+def test_a_watched_connection_is_aborted_if_its_peer_has_closed_it_though_bytes_are_unread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(quota_wait, "_LOOKED_AGAIN_S", 0.01)
@@ -60,7 +60,7 @@ def test_the_connection_of_a_peer_that_has_closed_it_is_aborted_though_bytes_are
         near, far = socket.socketpair()
         with near, far:
             transport = Transport(near)
-            QuotaWait(asyncio.get_running_loop()).start(cast(asyncio.Transport, transport), left_s, ended.set)
+            QuotaWait(asyncio.get_running_loop()).start(left_s, ended.set, cast(asyncio.Transport, transport))
             for _ in range(3):
                 await looked.acquire()
             assert not transport.is_aborted.is_set()
@@ -68,5 +68,19 @@ def test_the_connection_of_a_peer_that_has_closed_it_is_aborted_though_bytes_are
             far.close()
             await asyncio.wait_for(transport.is_aborted.wait(), STALL_S)
         assert not ended.is_set()
+
+    asyncio.run(scenario())
+
+
+def test_a_connection_that_is_not_watched_outlives_its_peer() -> None:
+    async def scenario() -> None:
+        ended = asyncio.Event()
+        left = [0.01, 0.01, 0.0]
+        near, far = socket.socketpair()
+        with near:
+            far.sendall(b"a request without a response")
+            far.close()
+            QuotaWait(asyncio.get_running_loop()).start(lambda: left.pop(0), ended.set)
+            await asyncio.wait_for(ended.wait(), STALL_S)
 
     asyncio.run(scenario())

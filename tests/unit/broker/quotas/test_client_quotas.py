@@ -169,6 +169,19 @@ def test_a_held_call_waits_for_the_debt_at_its_arrival_and_for_no_later_one() ->
     assert usage.left_s() == 0.0
 
 
+def test_calls_that_each_have_a_new_connection_are_held_to_their_rate_and_not_longer() -> None:
+    clock = VirtualClock()
+    quotas = quotas_of(clock, {"user": {"consumer_byte_rate": float(MIB)}})
+    began, count = clock.now, 40
+    for _ in range(count):
+        usage = quotas.usage("alice", "", 10)
+        assert usage is not None
+        usage.hold("Fetch")
+        clock.now += usage.left_s()
+        call(quotas, "Fetch", MIB)
+    assert clock.now - began == pytest.approx(count - 2)  # neither the burst nor the last call is waited for
+
+
 def test_mutations_have_the_burst_of_all_windows_and_are_refused_to_clients_that_know_the_error() -> None:
     clock = VirtualClock()
     options = {"controller_quota_window_num": "5", "controller_quota_window_size_seconds": "2"}
