@@ -55,6 +55,8 @@ The rows of a batch that fills the default ``batch.size`` of 1 MiB are not split
 """
 _PART_BYTES: Final = 2**19
 """Size of the parts of a larger batch, so that readers with smaller limits can read them too."""
+_PART_BYTES_MAX: Final = 4 * _PART_BYTES
+"""Size of keys and values from which a part is divided again, because its rows are larger than those of the others."""
 _ROW_BYTES: Final = 3
 """A row's bytes beside its key, value and headers, without the 8 that Arrow's offsets of key and value have too."""
 _INT_MAX: Final = 2**31 - 1
@@ -149,9 +151,9 @@ def split_rows(
     """Write a whole decoded batch as one batch of rows, or as several if it has more than ``ROWS_BYTES_MAX``.
 
     ``size_bytes`` is the size of all keys, values and headers. ``columns_of`` returns the keys and values of a part.
-    Batches of rows that end before ``first_offset`` are left out. All parts but the last have the same number of rows,
-    so that a batch is divided in the same way whatever the first offset. Together the parts cover the batch's offsets,
-    without gaps between them.
+    Batches of rows that end before ``first_offset`` are left out. All parts but the last have the same number of rows.
+    A part that is much too large is halved. A batch is therefore divided in the same way whatever the first offset.
+    Together the parts cover the batch's offsets, without gaps between them.
     """
     header, count = batch.header, batch.num_rows
     size_bytes += count * _ROW_BYTES
@@ -160,10 +162,18 @@ def split_rows(
         step = max(1, count * _PART_BYTES // size_bytes)
         offsets = batch.offset_range() or batch.offsets().to_numpy()
         starts += [int(offsets[row]) for row in range(step, count, step)]
-    for start, end in pairwise([*starts, header.next_offset]):
-        if end > first_offset:
-            part = batch.slice(start, end)
-            yield _rows_between(part, columns_of(part), start, end, Compression.of(header.compression))
+    ranges = list(pairwise([*starts, header.next_offset]))[::-1]
+    while ranges:
+        start, end = ranges.pop()
+        if end <= first_offset:
+            continue
+        part = batch.slice(start, end)
+        columns = columns_of(part)
+        if columns.nbytes > _PART_BYTES_MAX and part.num_rows > 1:
+            middle = part.offsets()[part.num_rows // 2].as_py()
+            ranges += [(middle, end), (start, middle)]
+        else:
+            yield _rows_between(part, columns, start, end, Compression.of(header.compression))
 
 
 def _rows_between(part: DecodedBatch, columns: pa.RecordBatch, start: int, end: int, compression: Compression) -> bytes:

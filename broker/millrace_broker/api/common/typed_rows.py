@@ -70,30 +70,40 @@ def rows_of_columns(
     header = codec.read_header(batch)
     decoded = codec.decode_batch(pa.py_buffer(batch), 0, header, schema_of)
 
-    def columns_of(part: DecodedBatch) -> pa.RecordBatch:
+    def encoded(columns: pa.RecordBatch, tombstones: pa.BooleanArray | None) -> pa.RecordBatch:
         try:
-            keys, values = record_codec.encode(part.read_as(record_codec.read_schema), part.tombstones)
+            keys, values = record_codec.encode(columns, tombstones)
         except SchemaError as error:
             raise UnsupportedForFormatError(
                 f"the batch with base offset {header.base_offset} cannot be written for Kafka clients: {error.message}"
             ) from error
         return pa.RecordBatch.from_arrays([keys, values], schema=codec.OPAQUE_SCHEMA)
 
-    yield from codec.split_rows(
-        decoded, columns_of, size_bytes=_encoded_bytes(decoded, columns_of), first_offset=first_offset
-    )
+    def columns_of(part: DecodedBatch) -> pa.RecordBatch:
+        return encoded(part.read_as(record_codec.read_schema), part.tombstones)
+
+    size_bytes = decoded.columns.nbytes
+    if decoded.num_rows > _SAMPLE_ROWS:
+        size_bytes = max(size_bytes, _encoded_bytes(decoded, record_codec.read_schema, encoded))
+    size_bytes += decoded.headers.nbytes if decoded.headers is not None else 0
+    yield from codec.split_rows(decoded, columns_of, size_bytes=size_bytes, first_offset=first_offset)
 
 
-def _encoded_bytes(batch: DecodedBatch, columns_of: Callable[[DecodedBatch], pa.RecordBatch]) -> int:
-    """Return about how many bytes the keys, values and headers of a batch have, from a sample of its first records.
+def _encoded_bytes(
+    batch: DecodedBatch,
+    schema: pa.Schema,
+    encoded: Callable[[pa.RecordBatch, pa.BooleanArray | None], pa.RecordBatch],
+) -> int:
+    """Return about how many bytes the keys and values of a batch have, from a sample of records all over it.
 
-    They are at least as many as the columns have, because later records may be larger than the first ones.
+    The sample tells how much larger they are than the columns. The number of bytes in a record would be a worse guess,
+    because a few large records can have most of a batch's bytes.
     """
-    size_bytes: int = batch.columns.nbytes
-    if batch.num_rows > _SAMPLE_ROWS:
-        sample = batch.slice(batch.header.base_offset, batch.offsets()[_SAMPLE_ROWS].as_py())
-        size_bytes = max(size_bytes, columns_of(sample).nbytes * batch.num_rows // max(sample.num_rows, 1))
-    return size_bytes + (batch.headers.nbytes if batch.headers is not None else 0)
+    rows = pa.array([row * batch.num_rows // _SAMPLE_ROWS for row in range(_SAMPLE_ROWS)], pa.int64())
+    tombstones = batch.tombstones
+    sample = encoded(batch.read_as(schema).take(rows), None if tombstones is None else tombstones.take(rows))
+    size_bytes: int = batch.columns.nbytes * sample.nbytes // max(batch.columns.take(rows).nbytes, 1)
+    return size_bytes
 
 
 def _refusal(topic_name: str, count: int, faults: dict[int, str]) -> InvalidRecordError:
