@@ -104,15 +104,16 @@ class RoundRobinPartitioner(Partitioner):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._next: dict[str, int] = {}
+        self._known: dict[str, tuple[TopicDescription, list[int]]] = {}
 
     def partition(self, record: ProducerRecord, topic: TopicDescription) -> int:
         """Return the next partition."""
-        partitions = _available(topic)
+        partitions = self._available(topic)
         return partitions[self._take(topic, 1) % len(partitions)]
 
     def partition_table(self, rows: pa.Table, topic: TopicDescription) -> npt.NDArray[np.int32]:
         """Return the next partitions."""
-        partitions = np.array(_available(topic), np.int32)
+        partitions = np.array(self._available(topic), np.int32)
         first = self._take(topic, rows.num_rows)
         chosen: npt.NDArray[np.int32] = partitions[(first + np.arange(rows.num_rows)) % len(partitions)]
         return chosen
@@ -123,10 +124,14 @@ class RoundRobinPartitioner(Partitioner):
             self._next[topic.name] = first + count
             return first
 
-
-def _available(topic: TopicDescription) -> list[int]:
-    """Return the partitions with a leader, or all if none has one."""
-    return [each.partition for each in topic.partitions if each.leader >= 0] or list(range(topic.num_partitions))
+    def _available(self, topic: TopicDescription) -> list[int]:
+        """Return the partitions with a leader, or all if none has one."""
+        known = self._known.get(topic.name)
+        # Compare identities, because this runs for each record. A refresh of the metadata makes a new description.
+        if known is None or known[0] is not topic:
+            found = [each.partition for each in topic.partitions if each.leader >= 0]
+            known = self._known[topic.name] = (topic, found or list(range(topic.num_partitions)))
+        return known[1]
 
 
 def check_choice(partitioner: Partitioner, topic: TopicDescription, partition: int) -> int:

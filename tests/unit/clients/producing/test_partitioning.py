@@ -2,6 +2,8 @@
 
 import uuid
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -96,6 +98,25 @@ def test_round_robin_chooses_partitions_with_a_leader_if_there_are_any() -> None
     assert [partitioner.partition(record, _topic(4)) for _ in range(3)] == [2, 3, 0]  # the 7th to the 9th record
     leaderless = _topic(3, without_leader=(0, 1, 2))
     assert [partitioner.partition(record, leaderless) for _ in range(3)] == [0, 1, 2]
+
+
+def test_round_robin_looks_for_leaders_once_per_description() -> None:
+    looks = []
+
+    class Partitions(tuple[PartitionInfo, ...]):
+        def __iter__(self) -> Iterator[PartitionInfo]:
+            looks.append(len(self))
+            return super().__iter__()
+
+    partitioner, record = RoundRobinPartitioner(), ProducerRecord("t", b"x")
+    degraded = replace(_topic(3), partitions=Partitions(_topic(3, without_leader=(1,)).partitions))
+    assert [partitioner.partition(record, degraded) for _ in range(4)] == [0, 2, 0, 2]
+    partitioner.partition_table(pa.table({"value": [b"x"] * 2}), degraded)
+    assert looks == [3]
+    # A refresh of the metadata makes another description.
+    healthy = replace(degraded, partitions=Partitions(_topic(3).partitions))
+    assert [partitioner.partition(record, healthy) for _ in range(3)] == [0, 1, 2]
+    assert looks == [3, 3]
 
 
 class _ByLength(Partitioner):
