@@ -40,6 +40,8 @@ _CHUNK_BATCHES_MAX: Final = 4
 """Maximum number of batches' worth of single records in a chunk."""
 _BLOCK_BYTES_MAX: Final = 64 * 2**10
 """Bytes that an open chunk reserves at a time."""
+_HOLD_S_MAX: Final = 5.0
+"""Maximum hold of a chunk whose topic is busy. A response that takes longer comes from a leader in trouble."""
 
 
 class Accumulator:
@@ -65,6 +67,7 @@ class Accumulator:
         check_can_send: Callable[[], None],
         on_refusal: Callable[[MillraceError], None],
         may_block: bool,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
         self._metadata = metadata
@@ -75,6 +78,7 @@ class Accumulator:
         self._check_can_send = check_can_send
         self._on_refusal = on_refusal
         self._may_block = may_block
+        self._monotonic = monotonic
         self._buffers: dict[str, RecordBuffer] = {}
         self._opening = threading.Lock()
         self._is_closed = False
@@ -94,6 +98,7 @@ class Accumulator:
             reserve=self._reserve,
             on_first=self._on_first,
             on_full=self._on_full,
+            monotonic=self._monotonic,
         )
         with self._opening:
             if self._is_closed:
@@ -131,12 +136,17 @@ class Accumulator:
     # --- when ----------------------------------------------------------------------------------------------------
 
     def drain_due(self) -> float | None:
-        """Drain chunks that have waited for ``linger.ms``, are full, overdue, or block other records.
+        """Drain chunks that have waited for ``linger.ms``, are full, or block other records.
+
+        A chunk of a busy topic is held longer, because its batches would only wait for the one in flight. The hold is
+        much shorter than ``delivery.timeout.ms``, because one leader may be silent while the others could take records
+        of the chunk.
 
         Returns the seconds until the next chunk is due. The sender's thread calls this. It never waits for memory or
         for another drain.
         """
         linger_s, delivery_s = self._config.linger_ms / 1000, self._config.delivery_timeout_ms / 1000
+        held_s = linger_s + min((delivery_s - linger_s) / 4, _HOLD_S_MAX)
         waits = []
         for buffer in list(self._buffers.values()):
             age_s = buffer.age_s
@@ -145,8 +155,8 @@ class Accumulator:
                     self._drain(buffer, wait=False)
             elif age_s is not None and age_s < linger_s:
                 waits.append(linger_s - age_s)
-            elif age_s is not None and age_s < delivery_s and self._sender.is_busy(buffer.name):
-                waits.append(delivery_s - age_s)  # the response in flight wakes the sender before
+            elif age_s is not None and age_s < held_s and self._sender.is_busy(buffer.name):
+                waits.append(held_s - age_s)  # the response in flight wakes the sender before
             elif age_s is not None:
                 self._drain(buffer, wait=False)
         return min(waits) if waits else None
@@ -182,7 +192,7 @@ class Accumulator:
 
     def send_chunk(self, buffer: RecordBuffer, chunk: Chunk) -> None:
         """Send a chunk that was gathered elsewhere after the waiting records; its memory is already reserved."""
-        chunk.created = time.monotonic()  # delivery.timeout.ms does not include the wait for memory
+        chunk.created = self._monotonic()  # delivery.timeout.ms does not include the wait for memory
         with buffer.drain_lock:
             self._encode(buffer, buffer.take())
             self._encode(buffer, chunk)

@@ -50,6 +50,7 @@ class Chunk:
         "_callbacks",
         "_condition",
         "_fates",
+        "_monotonic",
         "_num_rows",
         "_position_of",
         "_timestamps_ms",
@@ -68,7 +69,7 @@ class Chunk:
         "values",
     )
 
-    def __init__(self, condition: Outcomes) -> None:
+    def __init__(self, condition: Outcomes, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.values: list[Any] = []
         self.keys: list[Any] | None = None
         self.headers: list[Headers] | None = None
@@ -83,6 +84,7 @@ class Chunk:
         self._num_rows: int | None = None
         self._timestamps_ms: npt.NDArray[np.int64] | None = None
         self._condition = condition
+        self._monotonic = monotonic
         self._callbacks: dict[int, list[OnDelivery]] = {}
         self._batch_of: npt.NDArray[np.int32] | None = None
         self._position_of: npt.NDArray[np.int32] | None = None
@@ -95,7 +97,7 @@ class Chunk:
     def stamp_now(self, row: int, now_s: float) -> None:
         """Set the current time for the records from ``row`` on, until the next millisecond."""
         if not row:
-            self.created = time.monotonic()
+            self.created = self._monotonic()
         now_ms = int(now_s * 1000)
         self.stamp_until = (now_ms + 1) / 1000
         self.stamp_rows.append(row)
@@ -104,7 +106,7 @@ class Chunk:
     def stamp(self, row: int, timestamp_ms: int) -> None:
         """Set the timestamp of the record ``row``."""
         if not row:
-            self.created = time.monotonic()
+            self.created = self._monotonic()
         self.stamp_until = 0.0
         self.stamp_rows.append(row)
         self.stamps_ms.append(timestamp_ms)

@@ -39,6 +39,7 @@ class RecordBuffer:
         reserve: Callable[[RecordBuffer, int], None],
         on_first: Callable[[RecordBuffer], None],
         on_full: Callable[[RecordBuffer], None],
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = topic.name
         self.drain_lock = threading.Lock()
@@ -48,8 +49,9 @@ class RecordBuffer:
         self._reserve = reserve
         self._on_first = on_first
         self._on_full = on_full
+        self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._chunk = Chunk(condition)
+        self._chunk = Chunk(condition, monotonic)
         self._checker: RecordChecker | None = None
         self._checked_id = -1
         self._is_closed = False
@@ -85,7 +87,7 @@ class RecordBuffer:
     def age_s(self) -> float | None:
         """Waiting time of the oldest record; ``None`` without records."""
         chunk = self._chunk
-        return time.monotonic() - chunk.created if chunk.values else None
+        return self._monotonic() - chunk.created if chunk.values else None
 
     def append_value(self, value: bytes, now: Callable[[], float] = time.time) -> RecordFuture:
         """Add a record of an opaque topic that has only a value; faster than ``append``."""
@@ -164,7 +166,7 @@ class RecordBuffer:
     def take(self, *, for_good: bool = False) -> Chunk:
         """Take the open chunk and leave an empty one, which refuses records if ``for_good``."""
         with self._lock:
-            chunk, self._chunk = self._chunk, Chunk(self._condition)
+            chunk, self._chunk = self._chunk, Chunk(self._condition, self._monotonic)
             if for_good:
                 self._is_closed = True
                 self._chunk.is_plain = False

@@ -3,7 +3,6 @@
 Each record succeeds or fails once and in order, whatever is drained and fails meanwhile.
 """
 
-import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable
@@ -115,6 +114,7 @@ class _World:
         options = options or {}
         config = ProducerConfig.load({"batch.size": 300, "buffer.memory": 10**6, "max.block.ms": 0, **options})
         self.topic = topic
+        self.now_s = 1000.0
         self.metadata = _Metadata(topic)
         self.memory = BufferMemory(config.buffer_memory)
         self.sender = _Sender()
@@ -130,6 +130,7 @@ class _World:
             check_can_send=self._check,
             on_refusal=self.refused.append,
             may_block=may_block,
+            monotonic=lambda: self.now_s,
         )
 
     def _check(self) -> None:
@@ -213,22 +214,40 @@ def test_the_delivery_timeout_of_a_chunk_begins_with_its_first_record() -> None:
     world = _World(_topic(1))
     buffer = world.accumulator.buffer(world.topic)
     buffer.append_value(b"x")
-    appended = time.monotonic()
+    world.now_s += 7
     buffer.append_value(b"y")
     world.accumulator.drain("t")
-    assert world.sender.created[0] <= appended
+    assert world.sender.created == [1000]
 
 
-def test_an_overdue_chunk_is_drained_although_another_batch_of_the_topic_is_in_flight() -> None:
-    world = _World(_topic(1), {"request.timeout.ms": 30_000, "delivery.timeout.ms": 30_000})
+@pytest.mark.parametrize(
+    ("delivery_ms", "linger_ms", "held_s"), [(120_000, 0, 5), (30_000, 0, 5), (8_000, 0, 2), (8_000, 4_000, 5)]
+)
+def test_a_chunk_of_a_busy_topic_is_drained_long_before_its_delivery_timeout(
+    delivery_ms: int, linger_ms: int, held_s: float
+) -> None:
+    options = {"request.timeout.ms": 4_000, "delivery.timeout.ms": delivery_ms, "linger.ms": linger_ms}
+    world = _World(_topic(2), options)
     world.sender.busy = True
-    buffer = world.accumulator.buffer(world.topic)
-    buffer.append_value(b"x")
-    wait_s = world.accumulator.drain_due()
-    assert wait_s is not None
-    assert 0 < wait_s <= 30
+    world.accumulator.buffer(world.topic).append_value(b"x")
+    world.now_s += linger_ms / 1000
+    assert world.accumulator.drain_due() == held_s - linger_ms / 1000
+    world.now_s = 1000 + held_s - 0.5
+    assert world.accumulator.drain_due() == 0.5
     assert not world.sender.queued
-    buffer._chunk.created -= 30
+    world.now_s += 0.5
+    assert world.accumulator.drain_due() is None
+    assert len(world.sender.queued) == 1
+    assert world.sender.created == [1000]
+
+
+def test_a_chunk_of_a_busy_topic_is_drained_when_no_batch_waits_any_more() -> None:
+    world = _World(_topic(2))
+    world.sender.busy = True
+    world.accumulator.buffer(world.topic).append_value(b"x")
+    world.accumulator.drain_due()
+    assert not world.sender.queued
+    world.sender.busy = False
     assert world.accumulator.drain_due() is None
     assert len(world.sender.queued) == 1
 
@@ -335,8 +354,7 @@ def test_linger_and_full_chunks_decide_when() -> None:
     buffer = world.accumulator.buffer(world.topic)
     buffer.append_value(b"x")
     left_s = world.accumulator.drain_due()
-    assert left_s is not None
-    assert 0 < left_s <= 60
+    assert left_s == 60
     assert not world.sender.queued
     buffer.append_value(b"x" * 300)
     assert [batch.num_rows for batch, _ in world.sender.queued] == [2]
