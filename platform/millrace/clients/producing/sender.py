@@ -61,6 +61,7 @@ class Sender:
         metadata: MetadataCache,
         condition: Outcomes,
         transactions: Transactions | None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
         self._connections = connections
@@ -68,6 +69,7 @@ class Sender:
         self._condition = condition
         self._lock = condition.lock
         self._transactions = transactions
+        self._monotonic = monotonic
         # Separate from the condition of threads that wait for outcomes, which would wake this thread at each outcome.
         self._bell = threading.Condition(threading.Lock())
         self._work: Callable[[], float | None] = lambda: None
@@ -101,10 +103,10 @@ class Sender:
     def enqueue(self, topic: str, batch: BuiltBatch, completion: Completion, *, created: float | None = None) -> None:
         """Queue a batch behind those of its partition; ``completion`` is called from other threads.
 
-        ``created`` is the time (``time.monotonic``) at which ``delivery.timeout.ms`` began, now by default.
+        ``created`` is the time of the sender's clock at which ``delivery.timeout.ms`` began, now by default.
         """
         partition = TopicPartition(topic, batch.partition)
-        deadline = (time.monotonic() if created is None else created) + self._config.delivery_timeout_ms / 1000
+        deadline = (self._monotonic() if created is None else created) + self._config.delivery_timeout_ms / 1000
         with Uninterrupted():
             with self._lock:
                 if self._stopping:
@@ -142,13 +144,13 @@ class Sender:
             self._bell.notify()
 
     def is_busy(self, topic: str) -> bool:
-        """Return whether batches of a topic wait for one in flight, so that further gathering costs no time."""
+        """Return whether batches of a topic wait for one in flight of their partition."""
         with self._lock:
             return self._queues.is_busy(topic)
 
     def queues(self, topic: TopicDescription) -> dict[int, QueueState]:
         """Return the queues of the topic's partitions that have had batches."""
-        now = time.monotonic()
+        now = self._monotonic()
         found = {}
         with self._lock:
             for info in topic.partitions:
@@ -244,7 +246,7 @@ class Sender:
         return result
 
     def _wait_s(self, next_work_s: float | None) -> float | None:
-        now = time.monotonic()
+        now = self._monotonic()
         times = self._queues.times(now)
         if next_work_s is not None:
             times.append(now + next_work_s)
@@ -261,7 +263,7 @@ class Sender:
 
     def _expire(self) -> None:
         with self._lock:
-            expired = self._queues.expire(time.monotonic())
+            expired = self._queues.expire(self._monotonic())
         for outgoing in expired:
             self._identity.forget(outgoing)
             self._complete(outgoing, error=outgoing.overdue(self._config.delivery_timeout_ms))
@@ -274,7 +276,7 @@ class Sender:
     def _take_ready(self) -> dict[str, list[Outgoing]]:
         """Take the queue heads that can be sent now, by leader address, as many as fit into a request."""
         with self._lock:
-            ready = self._queues.ready(time.monotonic())
+            ready = self._queues.ready(self._monotonic())
         taken: dict[str, list[Outgoing]] = {}
         sizes: dict[str, int] = {}
         for partition, address in self._sendable(ready):
@@ -338,7 +340,7 @@ class Sender:
             wait_s = backoff_s(self._config, head.attempts)
             if isinstance(error, ConcurrentTransactionsError):
                 wait_s = _CONCURRENT_WAIT_S
-            queue.retry_at = time.monotonic() + wait_s
+            queue.retry_at = self._monotonic() + wait_s
             hopeless = [] if error.retriable and error.code != 3 else list(queue.waiting)
             if hopeless:
                 queue.waiting.clear()
@@ -349,13 +351,13 @@ class Sender:
         """Return the timeout for lookups of leaders and ids, which ends before the first batch expires."""
         with self._lock:
             deadlines = [queue.waiting[0].deadline for queue in self._queues.values() if queue.waiting]
-        left_ms = (min(deadlines, default=0.0) - time.monotonic()) * 1000
+        left_ms = (min(deadlines, default=0.0) - self._monotonic()) * 1000
         return max(min(int(left_ms), self._config.request_timeout_ms), 1)
 
     def _send(self, address: str, batches: list[Outgoing]) -> None:
         with self._lock:
             self._requests_in_flight[address] = self._requests_in_flight.get(address, 0) + 1
-            self._silent_since.setdefault(address, time.monotonic())
+            self._silent_since.setdefault(address, self._monotonic())
             self._counts.requests += 1
             self._counts.batches_repeated += sum(outgoing.attempts > 0 for outgoing in batches)
         try:
@@ -381,7 +383,7 @@ class Sender:
             transactional_id="" if self._transactions is None else self._transactions.state.transactional_id,
             coordinator_key=self._config.coordinator_key,
         )
-        now = time.monotonic()
+        now = self._monotonic()
         left_s = max(outgoing.deadline for outgoing in batches) - now  # until delivery.timeout.ms
         timeout_s = max(min(timeout_ms / 1000, left_s), 0.001)
         with self._lock:
@@ -413,7 +415,7 @@ class Sender:
             if error is None:
                 self._silent_since.pop(address, None)
                 if self._requests_in_flight[address]:
-                    self._silent_since[address] = time.monotonic()
+                    self._silent_since[address] = self._monotonic()
             batches = [outgoing for outgoing in batches if self._queues.end(outgoing)]
         for outgoing in batches:
             result = results.get(outgoing.partition)
@@ -454,7 +456,7 @@ class Sender:
 
     def _requeue(self, outgoing: Outgoing) -> None:
         with self._lock:
-            retry_at = time.monotonic() + backoff_s(self._config, outgoing.attempts - 1)
+            retry_at = self._monotonic() + backoff_s(self._config, outgoing.attempts - 1)
             self._queues.requeue(outgoing, retry_at)
 
     def _complete(
@@ -482,11 +484,11 @@ class Sender:
                 self._condition.notify_all()
 
     def _fail_all(self, error: MillraceError, *, spare_in_flight: bool = False) -> None:
-        """Fail waiting batches, except behind a batch in flight, whose callbacks come first."""
+        """Fail waiting batches; ``spare_in_flight`` leaves those behind a batch whose callbacks must come first."""
         left: list[Outgoing] = []
         with self._lock:
             for queue in self._queues.values():
-                if not (spare_in_flight and queue.in_flight):
+                if not spare_in_flight or queue.can_expire:
                     left += queue.waiting
                     queue.waiting.clear()
         for outgoing in left:

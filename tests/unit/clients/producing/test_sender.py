@@ -6,6 +6,7 @@ import time
 import uuid
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +16,7 @@ from millrace.clients.producing.futures import Outcomes
 from millrace.clients.producing.sender import Sender
 from millrace.config.client import ProducerConfig
 from millrace.errors import (
+    AbortableTransactionError,
     InvalidRecordError,
     MessageTooLargeError,
     NotEnoughReplicasAfterAppendError,
@@ -69,6 +71,14 @@ class Network:
         response = pb.ProduceResponse()
         response.topics.add(name="t").partitions.add(partition=0, base_offset=5)
         on_done(response, None)
+
+
+def _response(partitions):
+    response = pb.ProduceResponse()
+    topic = response.topics.add(name="t")
+    for partition in range(partitions):
+        topic.partitions.add(partition=partition, base_offset=5)
+    return response
 
 
 @pytest.fixture
@@ -136,22 +146,23 @@ def test_batches_fail_at_their_deadlines_while_their_request_waits_for_an_answer
     config = ProducerConfig.of({"bootstrap.servers": "broker:1", **limits})
     answers, outcomes = [], defaultdict(list)
     network = Network(config, answers.append, partitions=2)
-    sender = Sender(config, network, MetadataCache(network), Outcomes(), None)
-    response = pb.ProduceResponse()
-    topic = response.topics.add(name="t")
-    for partition in (0, 1):
-        topic.partitions.add(partition=partition, base_offset=5)
+    now_s = [10_000.0]
+    sender = Sender(config, network, MetadataCache(network), Outcomes(), None, lambda: now_s[0])
 
     def send(name, partition, created=None):
         batch = BuiltBatch(partition, bytes(61), 1, 0)
         sender.enqueue("t", batch, lambda *outcome: outcomes[name].append(outcome), created=created)
 
-    soon = time.monotonic() - 3600 + 1
+    soon = now_s[0] - 3600 + 1
     send("in flight", 0, soon)
     send("other partition", 1)
     send("behind", 0, soon)
     sender.start(lambda: None, lambda: False)
     try:
+        eventually(lambda: answers, "the request")
+        assert not outcomes
+        now_s[0] += 1
+        sender.wake()
         eventually(lambda: sum(map(len, outcomes.values())) == 2, "the deadline")
         assert list(outcomes) == ["in flight", "behind"]
         assert network.timeouts_s[0] > 3000
@@ -160,15 +171,68 @@ def test_batches_fail_at_their_deadlines_while_their_request_waits_for_an_answer
         assert "the log may contain them" in error.message
         assert "the log may contain them" not in waiting.message
         send("after", 0)
-        eventually(lambda: answers, "the request")
         assert len(network.asked) == 1
-        answers.pop()(response, None)
+        answers.pop()(_response(partitions=2), None)
         eventually(lambda: sum(map(len, outcomes.values())) == 4, "the next batch")
     finally:
         sender.stop()
     assert [len(found) for found in outcomes.values()] == [1, 1, 1, 1]
     assert outcomes["other partition"][0][2] is None
     assert network.stamps == [(1, 0), (2, 0)]  # the outcome of the first batch is unknown
+
+
+class Transaction:
+    """Transaction that can only be aborted after a batch has failed."""
+
+    identity = (1, 0)
+    state = SimpleNamespace(transactional_id="x")
+
+    def __init__(self):
+        self.error = None
+
+    def add_partitions(self, partitions, timeout_ms):
+        pass
+
+    def sending_error(self):
+        return self.error
+
+    def batch_failed(self, error):
+        self.error = self.error or AbortableTransactionError(error.message)
+
+
+def test_batches_of_a_failed_transaction_wait_only_for_requests_that_are_not_overdue():
+    limits = {"request.timeout.ms": 3_600_000, "delivery.timeout.ms": 3_600_000, "transactional.id": "x"}
+    config = ProducerConfig.of({"bootstrap.servers": "broker:1", **limits})
+    answers, outcomes = [], {}
+    network = Network(config, answers.append, partitions=2)
+    now_s = [10_000.0]
+    sender = Sender(config, network, MetadataCache(network), Outcomes(), Transaction(), lambda: now_s[0])
+
+    def send(name, partition, created):
+        batch = BuiltBatch(partition, bytes(61), 1, 0)
+        sender.enqueue("t", batch, lambda *outcome: outcomes.update({name: outcome[2]}), created=created)
+
+    send("overdue", 0, now_s[0] - 3000)
+    send("in flight", 1, now_s[0])
+    send("behind overdue", 0, now_s[0])
+    send("behind in flight", 1, now_s[0])
+    sender.start(lambda: None, lambda: False)
+    try:
+        eventually(lambda: answers, "the request")
+        now_s[0] += 601
+        sender.wake()
+        eventually(lambda: len(outcomes) == 2, "the deadline")
+        assert list(outcomes) == ["overdue", "behind overdue"]
+        assert isinstance(outcomes["overdue"], RequestTimedOutError)
+        assert isinstance(outcomes["behind overdue"], AbortableTransactionError)
+        answers.pop()(_response(partitions=2), None)
+        eventually(lambda: len(outcomes) == 4, "the answer")
+    finally:
+        sender.stop()
+    assert list(outcomes)[2:] == ["in flight", "behind in flight"]
+    assert outcomes["in flight"] is None
+    assert isinstance(outcomes["behind in flight"], AbortableTransactionError)
+    assert len(network.asked) == 1
 
 
 def test_a_flush_does_not_wait_for_batches_that_are_queued_after_its_begin(config):
