@@ -143,9 +143,15 @@ async def return_unsent(
     if not call.topics:
         return
     try:
-        await ask(request, key.group_id, "ShareAcknowledge", call)
+        answer: pb.ShareAcknowledgeResponse = await ask(request, key.group_id, "ShareAcknowledge", call)
     except MillraceError as error:
         _logger.info("records of a member of share group %s are not returned: %s", key.group_id, error.message)
+        return
+    for topic in answer.topics:
+        for each in topic.partitions:
+            if each.error.code:
+                where = f"{topic.name}-{each.partition} are not returned to share group {key.group_id}"
+                _logger.info("records of %s: %s", where, text_of(each.error))
 
 
 def _name(request: KafkaRequest, topic_id: UUID) -> str:

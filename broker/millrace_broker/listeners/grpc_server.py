@@ -245,10 +245,10 @@ def _options(config: BrokerConfig) -> list[tuple[str, int]]:
 
 
 def _connections_max(config: BrokerConfig) -> int:
-    """Return the largest number of connections, which leaves half of the file descriptors to segments and others."""
+    """Return the largest number of a listener's connections, which leaves half of the descriptors to others."""
     wanted = config.max_connections + config.control_max_connections + config.inter_broker_max_connections
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return min(wanted, INT_MAX if descriptors == resource.RLIM_INFINITY else descriptors // 2)
+    return min(wanted, INT_MAX if descriptors == resource.RLIM_INFINITY else descriptors // 2 // len(config.listeners))
 
 
 def _serialized(response: Any) -> bytes:

@@ -42,6 +42,7 @@ class QuotaConfigs:
     def __init__(self, coordination: Coordination) -> None:
         self._coordination: Final = coordination
         self._quotas: Final[dict[QuotaEntity, dict[str, float]]] = {}
+        self._stored_names: Final[dict[QuotaEntity, str]] = {}  # an address may be stored in another form than its own
         self._subscribers: Final[list[Callable[[QuotaTable], object]]] = []
         for folder in _TYPES:
             self._read_all(folder)
@@ -81,6 +82,7 @@ class QuotaConfigs:
     def _read_all(self, folder: str) -> None:
         for entity in [each for each in self._quotas if _name_of(each).startswith(f"{folder}/")]:
             del self._quotas[entity]
+            self._stored_names.pop(entity, None)
         for name in self._stored(folder):
             self._read(name)
 
@@ -101,6 +103,7 @@ class QuotaConfigs:
         except MillraceError as error:
             _logger.error("the quotas of /config/%s are ignored: %s", entity, error.message)
             return
+        self._stored_names[read] = entity
         self._quotas[read] = _values(read, read_config(self._coordination, paths.config_path(entity)))
 
     def _tell(self) -> None:
@@ -139,7 +142,7 @@ class QuotaConfigs:
             kept = {key: value for key, value in present.items() if key not in removals}
             return kept | {key: value_text(key, value) for key, value in values.items()}
 
-        path = paths.config_path(_name_of(entity))
+        path = paths.config_path(self._stored_names.get(entity) or _name_of(entity))
         ensure_path(self._coordination, path.rpartition("/")[0])
         self._quotas[entity] = _values(entity, change_config(self._coordination, path, change))
         self._tell()

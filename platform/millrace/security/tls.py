@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from typing import Final
 
@@ -9,6 +10,8 @@ from millrace.config.base import field_name
 from millrace.config.security_options import ListenerSecurity, SslOptions
 from millrace.errors import InvalidConfigError
 from millrace.security.stores import TlsMaterial, as_file, certificates_of
+
+_logger: Final = logging.getLogger(__name__)
 
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 TLS_1_3_SUITES: Final = frozenset(("TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256"))
@@ -79,6 +82,11 @@ def _trust(context: ssl.SSLContext, material: TlsMaterial) -> None:
         with as_file(material.revocations) as lists:
             context.load_verify_locations(cafile=lists)
         is_whole = _has_roots(material)
+        if not is_whole:
+            _logger.warning(
+                "ssl.crl.location is checked for the last certificate of a chain only, because ssl.truststore.location "
+                "has an intermediate authority without its root: add the root to check the whole chain"
+            )
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_CHAIN if is_whole else ssl.VERIFY_CRL_CHECK_LEAF
 
 

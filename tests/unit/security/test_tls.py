@@ -77,6 +77,9 @@ def test_a_revoked_authority_is_refused_as_a_revoked_certificate_is(
     assert refusal(tmp_path, ROOT, [written[each] for each in lists]) == expected
 
 
-def test_below_an_intermediate_authority_that_is_trusted_alone_its_own_list_decides(tmp_path: Path) -> None:
+def test_below_an_intermediate_authority_that_is_trusted_alone_its_own_list_decides(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     assert refusal(tmp_path, MIDDLE, [MIDDLE.revoke(tmp_path / "1")]) == ""
+    assert "ssl.crl.location is checked for the last certificate of a chain only" in caplog.text
     assert refusal(tmp_path, MIDDLE, [MIDDLE.revoke(tmp_path / "1", ALICE)]) == REVOKED

@@ -70,6 +70,20 @@ def test_another_broker_reads_what_one_has_written(session: Coordination) -> Non
     assert told[-1].limit(RATE, "alice", "") == (1000.0, "alice", "")
 
 
+def test_quotas_of_an_address_in_another_form_are_changed_and_removed_where_they_are_stored(
+    session: Coordination,
+) -> None:
+    key, node = "connection_creation_rate", "/config/ips/::ffff:192.0.2.7"
+    session.multi([Create(node, ConfigNode({key: "5"}).encode())])
+    configs = QuotaConfigs(session)
+    assert configs.describe((), strict=False) == {ADDRESS: {key: 5.0}}
+    configs.alter(ADDRESS, {key: 7.0}, (), validate_only=False)
+    assert QuotaConfigs(session).describe((), strict=False) == {ADDRESS: {key: 7.0}}
+    configs.alter(ADDRESS, {}, [key], validate_only=False)
+    assert QuotaConfigs(session).describe((), strict=False) == {}
+    assert list(session.children("/config/ips")) == ["::ffff:192.0.2.7"]
+
+
 def test_the_quotas_of_one_type_are_read_again_without_those_of_others(session: Coordination) -> None:
     other = QuotaConfigs(session)
     filled(session)
