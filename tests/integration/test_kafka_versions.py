@@ -13,7 +13,7 @@ import pytest
 
 from millrace.config.broker import BrokerConfig
 from millrace.errors import (
-    CorruptBatchError,
+    InvalidRecordError,
     InvalidRequestError,
     UnsupportedCompressionError,
     UnsupportedVersionError,
@@ -177,7 +177,7 @@ def test_only_the_zstd_batch_of_an_old_producer_is_refused(
 
 
 @pytest.mark.parametrize("timestamp_ms", [0, Compression.ZSTD << 24])
-def test_a_message_of_an_old_format_is_not_taken_for_a_zstd_batch(
+def test_a_message_of_an_old_format_is_refused_and_not_taken_for_a_zstd_batch(
     wire: KafkaWire, module_broker: EmbeddedBroker, topic: str, timestamp_ms: int
 ) -> None:
     """Such a message has a part of its timestamp where a batch has its compression."""
@@ -185,7 +185,22 @@ def test_a_message_of_an_old_format_is_not_taken_for_a_zstd_batch(
     message = build_entries([Record(value=b"x", timestamp_ms=timestamp_ms)], magic=1)
     data = TopicProduceData(name=topic, partition_data=(PartitionProduceData(index=0, records=message),))
     (answer,) = wire.call(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=(data,)), 6).responses
-    assert answer.partition_responses[0].error_code == CorruptBatchError.code
+    assert answer.partition_responses[0].error_code == InvalidRecordError.code
+
+
+@pytest.mark.parametrize("second", ["batch", "old format", "part"])
+def test_a_partition_takes_one_batch_of_a_request(
+    wire: KafkaWire, module_broker: EmbeddedBroker, topic: str, second: str
+) -> None:
+    """Kafka's ``ProduceRequest`` refuses several. Kafka ignores an incomplete batch, and millrace refuses it."""
+    create_topic(module_broker, topic)
+    batch = bytes(build_rows_batch([Record(value=b"x", timestamp_ms=1)]))
+    rest = {"batch": batch, "old format": build_entries([Record(value=b"x", timestamp_ms=1)], magic=1)}
+    records = batch + rest.get(second, batch[:30])
+    data = TopicProduceData(name=topic, partition_data=(PartitionProduceData(index=0, records=records),))
+    (answer,) = wire.call(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=(data,)), 9).responses
+    assert answer.partition_responses[0].error_code == InvalidRecordError.code
+    assert module_broker.server.broker.logs.get(topic, 0).log_end_offset == 0
 
 
 @pytest.mark.parametrize("version", [9, 10])

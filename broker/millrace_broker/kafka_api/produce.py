@@ -13,6 +13,7 @@ from millrace.errors import (
     AuthorizationError,
     ConcurrentTransactionsError,
     CorruptBatchError,
+    InvalidRecordError,
     MillraceError,
     NotEnoughReplicasError,
     UnknownTopicIdError,
@@ -29,7 +30,7 @@ from millrace.kafka_protocol.calls.produce import (
     TopicProduceResponse,
 )
 from millrace.protocol import millrace_pb2 as pb
-from millrace.records import Compression, read_header
+from millrace.records import Compression, read_entries, read_header
 from millrace_broker.api.common.access_rules import denied_items
 from millrace_broker.api.produce import PartitionAppend, Producing, append
 from millrace_broker.kafka_api.call import KafkaRequest
@@ -45,6 +46,8 @@ _WITH_ZSTD: Final = 7
 """First version whose batches may be compressed by zstd (KIP-110)."""
 _WITH_CURRENT_LEADER: Final = 10
 """First version whose answers name the leader of a partition that has moved (KIP-951)."""
+_MAGIC_AT: Final = 16
+_OLD_FORMATS: Final = (b"\0", b"\1")
 _NO_LEADER: Final = LeaderIdAndEpoch()
 _NO_ANSWER: Final = 0
 """``acks`` of a producer that waits for no answer."""
@@ -74,8 +77,9 @@ async def handle(message: ProduceRequest, request: KafkaRequest) -> ProduceRespo
         else:
             topics.append([PartitionAppend(name, each.index, each.records or b"") for each in topic.partition_data])
     appends = [each for topic in topics if isinstance(topic, list) for each in topic]
-    if request.version < _WITH_ZSTD:
-        _refuse_zstd(appends)
+    for each in appends:
+        with contextlib.suppress(CorruptBatchError):  # the append refuses the batch
+            each.error = _form_error(each, request.version)
     await append(request.broker, producing, [each for each in appends if each.error is None])
     if message.acks == _NO_ANSWER:
         _raise_first(topics)
@@ -95,15 +99,25 @@ async def handle(message: ProduceRequest, request: KafkaRequest) -> ProduceRespo
     )
 
 
-def _refuse_zstd(appends: Sequence[PartitionAppend]) -> None:
-    """Set the error of partitions whose batch is compressed by zstd, which old consumers cannot read."""
-    for each in appends:
-        with contextlib.suppress(CorruptBatchError):  # the append refuses the batch
-            if read_header(each.records).compression == Compression.ZSTD:
-                each.error = UnsupportedCompressionError(
-                    f"a batch for {each.topic}-{each.partition} is compressed by zstd, which needs version "
-                    f"{_WITH_ZSTD} of Produce: upgrade the client, or set another compression.type"
-                )
+def _form_error(append: PartitionAppend, version: int) -> MillraceError | None:
+    """Return the error of records that are not exactly one batch of the present format.
+
+    Source: Kafka's ``ProduceRequest.validateRecords``. Raises ``CorruptBatchError``.
+    """
+    data, where = append.records, f"the records for {append.topic}-{append.partition}"
+    if data[_MAGIC_AT : _MAGIC_AT + 1] in _OLD_FORMATS:
+        return InvalidRecordError(
+            f"{where} have format {data[_MAGIC_AT]}: upgrade the client, which must send format 2"
+        )
+    header = read_header(data)
+    if version < _WITH_ZSTD and header.compression == Compression.ZSTD:
+        return UnsupportedCompressionError(
+            f"{where} are compressed by zstd, which needs version {_WITH_ZSTD} of Produce: upgrade the client, or set "
+            "another compression.type"
+        )
+    if any(read_entries(data[header.size_bytes :])):
+        return InvalidRecordError(f"{where} are several batches: send one for each partition")
+    return None
 
 
 def _raise_first(topics: Sequence[list[PartitionAppend] | MillraceError]) -> None:
