@@ -24,7 +24,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from millrace.config.broker import BrokerConfig
 from millrace.config.integers import INT_MAX
-from millrace.config.listeners import Listener
+from millrace.config.listeners import Listener, ListenerProtocol
 from millrace.errors import (
     EnvironmentProblemError,
     InvalidConfigError,
@@ -248,7 +248,8 @@ def _connections_max(config: BrokerConfig) -> int:
     """Return the largest number of a listener's connections, which leaves half of the descriptors to others."""
     wanted = config.max_connections + config.control_max_connections + config.inter_broker_max_connections
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return min(wanted, INT_MAX if descriptors == resource.RLIM_INFINITY else descriptors // 2 // len(config.listeners))
+    sharing = sum(config.protocol_of(name) is ListenerProtocol.GRPC for name in config.listener_addresses)
+    return min(wanted, INT_MAX if descriptors == resource.RLIM_INFINITY else descriptors // 2 // max(sharing, 1))
 
 
 def _serialized(response: Any) -> bytes:

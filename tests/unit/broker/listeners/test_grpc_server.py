@@ -61,5 +61,9 @@ def test_connections_leave_half_of_the_file_descriptors(monkeypatch: pytest.Monk
         return dict(_options(config))["grpc.max_allowed_incoming_connections"]
 
     assert allowed(1024) == 512
+    listeners = "KAFKA://127.0.0.1:1,ONE://127.0.0.1:2,TWO://127.0.0.1:3"
+    protocols = {"listener_protocol_map": "ONE:grpc,TWO:grpc", "inter_broker_listener_name": "KAFKA"}
+    security = {"listener_security_protocol_map": "KAFKA:PLAINTEXT,ONE:PLAINTEXT,TWO:PLAINTEXT"}
+    assert allowed(1024, listeners=listeners, **protocols, **security) == 256
     assert allowed(1_000_000, max_connections="50") == 50 + 100 + 1000
     assert allowed(resource.RLIM_INFINITY, max_connections="2147483647") == 2**31 - 1
