@@ -23,6 +23,7 @@ async def handle(broker: Broker, request: pb.OffsetCommitRequest, context: Reque
     if not commits:
         return response
     shard = await broker.groups.wait_for_shard(request.group_id, may_be_empty=True)
-    await check_is_not(broker, request.group_id, SHARE, is_new=request.group_id not in shard.entries)
+    if request.group_id not in shard.entries:
+        await check_is_not(broker, request.group_id, SHARE, is_new=True)
     await shard.commit(request.group_id, identity_of(request), commits)
     return response

@@ -51,6 +51,7 @@ async def handle(
     response = pb.TxnOffsetCommitResponse()
     commits = await checked_commits(broker, request.topics, response.topics)
     shard = await broker.groups.wait_for_shard(request.group_id)  # the leader may have changed meanwhile
-    await check_is_not(broker, request.group_id, SHARE, is_new=request.group_id not in shard.entries)
+    if request.group_id not in shard.entries:
+        await check_is_not(broker, request.group_id, SHARE, is_new=True)
     await shard.commit_transactional(request.group_id, identity_of(request), commits, transaction)
     return response
