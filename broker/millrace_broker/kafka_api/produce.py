@@ -30,7 +30,8 @@ from millrace.kafka_protocol.calls.produce import (
     TopicProduceResponse,
 )
 from millrace.protocol import millrace_pb2 as pb
-from millrace.records import Compression, read_entries, read_header
+from millrace.records import MAGIC, Compression, read_entries, read_header
+from millrace.records.message_set import MAGIC_POSITION
 from millrace_broker.api.common.access_rules import denied_items
 from millrace_broker.api.produce import PartitionAppend, Producing, append
 from millrace_broker.kafka_api.call import KafkaRequest
@@ -46,8 +47,6 @@ _WITH_ZSTD: Final = 7
 """First version whose batches may be compressed by zstd (KIP-110)."""
 _WITH_CURRENT_LEADER: Final = 10
 """First version whose answers name the leader of a partition that has moved (KIP-951)."""
-_MAGIC_AT: Final = 16
-_OLD_FORMATS: Final = (b"\0", b"\1")
 _NO_LEADER: Final = LeaderIdAndEpoch()
 _NO_ANSWER: Final = 0
 """``acks`` of a producer that waits for no answer."""
@@ -105,9 +104,9 @@ def _form_error(append: PartitionAppend, version: int) -> MillraceError | None:
     Source: Kafka's ``ProduceRequest.validateRecords``. Raises ``CorruptBatchError``.
     """
     data, where = append.records, f"the records for {append.topic}-{append.partition}"
-    if data[_MAGIC_AT : _MAGIC_AT + 1] in _OLD_FORMATS:
+    if len(data) > MAGIC_POSITION and data[MAGIC_POSITION] < MAGIC:
         return InvalidRecordError(
-            f"{where} have format {data[_MAGIC_AT]}: upgrade the client, which must send format 2"
+            f"{where} have format {data[MAGIC_POSITION]}: upgrade the client to one that sends format {MAGIC}"
         )
     header = read_header(data)
     if version < _WITH_ZSTD and header.compression == Compression.ZSTD:

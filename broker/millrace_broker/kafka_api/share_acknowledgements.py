@@ -150,8 +150,8 @@ async def return_unsent(
     for topic in answer.topics:
         for each in topic.partitions:
             if each.error.code:
-                where = f"{topic.name}-{each.partition} are not returned to share group {key.group_id}"
-                _logger.info("records of %s: %s", where, text_of(each.error))
+                place = (topic.name, each.partition, key.group_id)
+                _logger.info("records of %s-%d are not returned to share group %s: %s", *place, text_of(each.error))
 
 
 def _name(request: KafkaRequest, topic_id: UUID) -> str:

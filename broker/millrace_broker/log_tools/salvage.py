@@ -19,10 +19,9 @@ import numpy as np
 
 from millrace.errors import CorruptBatchError
 from millrace.records import HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC, crc_matches, read_header
-from millrace.records.message_set import MessageEntry
+from millrace.records.message_set import MAGIC_POSITION, MessageEntry
 
 _PREFIX: Final = struct.Struct(">qi4xb")
-_MAGIC_POSITION: Final = 16
 _SEARCHED_BYTES: Final = 2**24
 _RELATIVE_OFFSET_MAX: Final = 2**31 - 1
 _MESSAGE_LENGTH_MIN: Final = 14
@@ -157,11 +156,11 @@ def _candidates(content: memoryview, position: int) -> Iterator[int]:
     if len(content) - position >= _PREFIX.size:
         _, length, _ = _PREFIX.unpack_from(content, position)
         claimed = position + LOG_OVERHEAD_BYTES + length
-        if position < claimed <= len(content) - HEADER_BYTES and content[claimed + _MAGIC_POSITION] == MAGIC:
+        if position < claimed <= len(content) - HEADER_BYTES and content[claimed + MAGIC_POSITION] == MAGIC:
             yield claimed
     for start in range(position + 1, len(content) - HEADER_BYTES + 1, _SEARCHED_BYTES):
         end = min(start + _SEARCHED_BYTES, len(content) - HEADER_BYTES + 1)
-        magics = np.frombuffer(content[start + _MAGIC_POSITION : end + _MAGIC_POSITION], np.uint8)
+        magics = np.frombuffer(content[start + MAGIC_POSITION : end + MAGIC_POSITION], np.uint8)
         for found in np.flatnonzero(magics == MAGIC):
             at = start + int(found)
             length = int.from_bytes(content[at + 8 : at + 12], "big", signed=True)

@@ -151,8 +151,8 @@ def split_rows(
     """Write a whole decoded batch as one batch of rows, or as several if it has more than ``ROWS_BYTES_MAX``.
 
     ``size_bytes`` is the size of all keys, values and headers. ``columns_of`` returns the keys and values of a part.
-    Batches of rows that end before ``first_offset`` are left out. All parts but the last have the same number of rows.
-    A part that is much too large is halved. A batch is therefore divided in the same way whatever the first offset.
+    Batches of rows that end before ``first_offset`` are left out. All parts but the last have the same number of rows,
+    until those that are much too large are halved. A batch is divided in the same way whatever the first offset.
     Together the parts cover the batch's offsets, without gaps between them.
     """
     header, count = batch.header, batch.num_rows

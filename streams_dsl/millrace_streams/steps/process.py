@@ -245,11 +245,9 @@ class ProcessStep:
 
     def _announce(self, batch: Batch, context: Context) -> None:
         """Prefetch the keys of the records, because most processors ask their stores for them."""
-        layout = self.operator.given
+        types = _key_types(self.operator.given)
         for store in context.stores.values():
-            if isinstance(store, KeyValueStore | VersionedStore) and _key_types(store.spec.layout) == _key_types(
-                layout
-            ):
+            if isinstance(store, KeyValueStore | VersionedStore) and _key_types(store.spec.layout) == types:
                 store.want(key for key in batch.keys if key is not None)
 
     def _running(self, inputs: Inputs, state: State) -> tuple[Context, Any]:

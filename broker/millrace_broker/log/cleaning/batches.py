@@ -48,6 +48,7 @@ from millrace.records import (
     verify_crc,
 )
 from millrace.records.arrays import binary_array
+from millrace.records.message_set import MAGIC_POSITION
 from millrace.records.recompression import carried_over
 from millrace_broker.log.cleaning.columnar_bodies import ColumnarBody, numbers_of, read_columnar_body
 from millrace_broker.log.cleaning.key_hashes import valid_mask
@@ -55,7 +56,6 @@ from millrace_broker.log.cleaning.key_hashes import valid_mask
 Longs = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool]
 
-_MAGIC_POSITION: Final = 16
 _THROUGH_MAGIC_BYTES: Final = 17
 _LENGTH_MIN: Final = 14
 _CHUNK_RECORDS_MAX: Final = 32_768
@@ -386,7 +386,7 @@ def _batches_of(buffer: pa.Buffer, keys: TopicKeys) -> tuple[list[CleanableBatch
 
 
 def _batch_at(buffer: pa.Buffer, view: memoryview, position: int, following: int, keys: TopicKeys) -> CleanableBatch:
-    if view[position + _MAGIC_POSITION] >= V2Batch.magic:
+    if view[position + MAGIC_POSITION] >= V2Batch.magic:
         header = read_header(buffer, position)
         verify_crc(buffer, position, header)
         return V2Batch(buffer, position, header, keys)
