@@ -23,6 +23,7 @@ CHECKPOINT_MANAGER: Final = (
 )
 
 _RENAMES: Final = 400
+_READS: Final = 100
 _LOCAL_FILE_SYSTEMS: Final = frozenset(
     {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "apfs", "f2fs"}
 )
@@ -60,13 +61,18 @@ def probe_rename(directory: str | Path) -> RenameProbe:
 
 
 def _try_renames(scratch: Path) -> str | None:
-    """Replace a file repeatedly while a thread reads it; returns the fault that the reader saw, or None."""
+    """Replace a file repeatedly while a thread reads it; returns the fault that the reader saw, or None.
+
+    A busy machine may not run the reader for a while, so renames go on until it has read often enough.
+    """
     target = scratch / "target"
     target.write_bytes(_content(0))
     faults: list[str] = []
+    reads = 0
     done = threading.Event()
 
     def read() -> None:
+        nonlocal reads
         newest = 0
         while not done.is_set() and not faults:
             try:
@@ -74,16 +80,22 @@ def _try_renames(scratch: Path) -> str | None:
             except FileNotFoundError:
                 faults.append("the file was missing for a moment")
                 return
+            except OSError as error:
+                faults.append(f"the file could not be read: {error.strerror}")
+                return
             number = int.from_bytes(content[:8], "big")
             if content != _content(number):
                 faults.append("a half-written file was seen")
             elif number < newest:
                 faults.append("the old content was seen after the new")
             newest = number
+            reads += 1
 
     reader = threading.Thread(target=read, name="rename-probe", daemon=True)
     reader.start()
-    for number in range(1, _RENAMES + 1):
+    number = 0
+    while not faults and (number < _RENAMES or reads < _READS):
+        number += 1
         temporary = scratch / f"temporary-{number}"
         temporary.write_bytes(_content(number))
         os.rename(temporary, target)

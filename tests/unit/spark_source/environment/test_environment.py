@@ -3,9 +3,11 @@
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+from tests.integration.waiting import STALL_S
 
 from millrace.errors import EnvironmentProblemError, UsageError
 from pyspark_millrace.environment.checkpoint_files import CHECKPOINT_MANAGER, probe_rename
@@ -248,12 +250,17 @@ def test_object_stores_and_what_cannot_be_tried_are_not_safe(tmp_path):
     assert not probe_rename(tmp_path / "file" / "below").safe
 
 
-def test_a_rename_that_is_not_atomic_is_noticed(tmp_path, monkeypatch):
-    def copying(source, target):
-        Path(target).unlink()
-        Path(target).write_bytes(Path(source).read_bytes())
+def _missing_for_a_moment(source, target):
+    """Replace a file as a file system without atomic renames does, until the reader of the probe has seen it."""
+    Path(target).unlink()
+    for reader in threading.enumerate():
+        if reader.name == "rename-probe":
+            reader.join(STALL_S)
+    Path(target).write_bytes(Path(source).read_bytes())
 
-    monkeypatch.setattr("pyspark_millrace.environment.checkpoint_files.os.rename", copying)
+
+def test_a_rename_that_is_not_atomic_is_noticed(tmp_path, monkeypatch):
+    monkeypatch.setattr("pyspark_millrace.environment.checkpoint_files.os.rename", _missing_for_a_moment)
     probe = probe_rename(tmp_path)
     assert not probe.safe
     assert "not atomic" in probe.reason
@@ -266,11 +273,7 @@ def test_the_low_latency_profile_renames_only_where_the_trial_allowed_it(tmp_pat
     assert _checkpoint_settings("s3a://bucket/checkpoints") == {}
     assert "not a local file system" in caplog.text
 
-    def missing_for_a_moment(source, target):
-        Path(target).unlink()
-        Path(target).write_bytes(Path(source).read_bytes())
-
-    monkeypatch.setattr("pyspark_millrace.environment.checkpoint_files.os.rename", missing_for_a_moment)
+    monkeypatch.setattr("pyspark_millrace.environment.checkpoint_files.os.rename", _missing_for_a_moment)
     assert _checkpoint_settings(tmp_path) == {}
     assert "are not atomic" in caplog.text
 
