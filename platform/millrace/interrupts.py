@@ -16,6 +16,9 @@ from typing import Any, Final, Self, TypeVar
 
 Result = TypeVar("Result")
 
+_delaying: Uninterrupted | None = None
+"""The block of the main thread that delays signals now, so that blocks inside it need not."""
+
 _SIGNALS: Final = (int(signal.SIGINT), int(signal.SIGTERM))
 _quick: Final[Any] = sys.modules.get("_signal", signal)
 """Functions of ``signal`` in C. Those in Python look for enums first, which takes ten times as long."""
@@ -36,7 +39,8 @@ class Uninterrupted:
         self._may_handle = False
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
+        global _delaying
+        if _delaying is None and threading.get_ident() == threading.main_thread().ident:
             try:
                 for number in _SIGNALS:
                     handler = _quick.getsignal(number)
@@ -46,6 +50,8 @@ class Uninterrupted:
             except BaseException:  # by the handler of the second signal, which is not replaced yet
                 self._restore()
                 raise
+            if self._handlers:
+                _delaying = self
         return self
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
@@ -55,18 +61,23 @@ class Uninterrupted:
             self._arrived.append((number, frame))
 
     def wait(self, wait: Callable[[], Result]) -> Result:
-        """Return the result of ``wait``, which handlers of signals may interrupt."""
-        self._may_handle = True
+        """Return the result of ``wait``, which handlers of signals may interrupt unless another block is around."""
+        global _delaying
+        if not self._handlers:
+            return wait()
+        _delaying, self._may_handle = None, True
         try:
             self._handle_arrived()
             return wait()
         finally:
-            self._may_handle = False
+            _delaying, self._may_handle = self, False
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        global _delaying
         if self._handlers:
+            _delaying = None
             self._restore()
             self._handle_arrived()
 

@@ -88,6 +88,42 @@ def test_blocks_can_be_nested(number: int) -> None:
     assert steps
 
 
+def test_a_wait_in_a_nested_block_is_not_interrupted(number: int) -> None:
+    steps = []
+
+    def work() -> None:
+        with Uninterrupted():
+            with Uninterrupted() as inner:
+                inner.wait(lambda: signal.raise_signal(number))
+                steps.append("after the wait")
+            steps.append("after the inner block")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert steps == ["after the wait", "after the inner block"]
+
+
+def test_work_of_a_handler_is_not_interrupted(number: int) -> None:
+    steps = []
+
+    def handle(*_: object) -> None:
+        signal.signal(other, signal.default_int_handler)
+        with Uninterrupted():
+            signal.raise_signal(other)
+            steps.append("in the handler")
+
+    other = signal.SIGTERM if number == signal.SIGINT else signal.SIGINT
+    before = {each: signal.getsignal(each) for each in (number, other)}
+    signal.signal(number, handle)
+    try:
+        with Uninterrupted() as block, pytest.raises(KeyboardInterrupt):
+            block.wait(lambda: signal.raise_signal(number))
+        assert steps == ["in the handler"]
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
 def test_a_handler_can_set_another_one() -> None:
     def handle(*arguments: object) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -20,6 +20,7 @@ from millrace_broker.coordinators.state_log import (
     StateRecord,
     in_time,
     late,
+    when_done,
     written,
 )
 
@@ -38,5 +39,6 @@ __all__ = [
     "in_time",
     "late",
     "partition_of",
+    "when_done",
     "written",
 ]

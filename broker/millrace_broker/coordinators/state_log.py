@@ -59,6 +59,7 @@ from millrace_broker.replication.runtime.delayed_produce import DelayedProduce
 from millrace_broker.replication.runtime.hosted import HostedReplica
 from millrace_broker.replication.runtime.leadership_checks import LeadershipChecks
 from millrace_broker.runtime import Clock, Executors
+from millrace_broker.runtime.small_work import first_step, rest
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -117,11 +118,21 @@ async def written(appending: asyncio.Future[int]) -> int:
     Raises ``CoordinatorNotAvailableError`` after ``offsets.commit.timeout.ms``, and the append continues. State that
     depends on the outcome is therefore changed by a callback of the future.
     """
+    if appending.done():
+        return appending.result()
     with parked():
         await asyncio.wait([appending], timeout=ACKNOWLEDGED_WITHIN_S)
     if not appending.done():
         raise late()
     return appending.result()
+
+
+def when_done(appending: asyncio.Future[int], finish: Callable[[asyncio.Future[int]], None]) -> None:
+    """Call ``finish`` when an append of a ``StateLog`` has ended, before the caller of ``written`` continues."""
+    if appending.done():
+        finish(appending)
+    else:
+        appending.add_done_callback(finish)
 
 
 async def in_time(change: Coroutine[Any, Any, T], executors: Executors) -> T:
@@ -187,6 +198,8 @@ class StateLog:
         self._clock: Final = clock
         self._pending: deque[_Append] = deque()
         self._writer: asyncio.Task[None] | None = None
+        """Task of an append that has to wait."""
+        self._is_writing = False
         self._is_closing = False
         self._leader: Leader | None = None
         """The leadership of this broker in which the log was loaded."""
@@ -265,20 +278,33 @@ class StateLog:
             log = self._partition().log
         return OpenTransaction(producer_id, epoch, await verified(log, producer_id, epoch, verify, begins=begins))
 
-    def submit(self, records: Sequence[StateRecord], transaction: OpenTransaction | None = None) -> asyncio.Future[int]:
-        """Enqueue an append at once, for callers that wait later and must keep their order. The result must not be
-        cancelled.
+    def submit(
+        self, records: Sequence[StateRecord], transaction: OpenTransaction | None = None, *, at_once: bool = False
+    ) -> asyncio.Future[int]:
+        """Enqueue an append, for callers that wait later and must keep their order. The result must not be cancelled.
 
         In a transaction the records are a batch of their own. The result raises ``InvalidTxnStateError`` if the
-        transaction has ended.
+        transaction has ended. With ``at_once`` the append begins before the method returns, unless another one waits;
+        otherwise all appends of this iteration of the event loop may share a batch.
         """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[int] = loop.create_future()
         size_bytes = sum(record.size_bytes for record in records)
         self._pending.append(_Append(records, size_bytes, transaction, done, loop.time()))
-        if self._writer is None:
-            self._writer = asyncio.create_task(self._write_pending(), name=f"millrace-write-{self.name}")
+        if not self._is_writing:
+            self._is_writing = True
+            self._start(at_once=at_once)
         return done
+
+    def _start(self, *, at_once: bool) -> None:
+        """Write what is pending. Most appends never wait, and then need no task if they begin at once."""
+        work = self._write_pending()
+        if at_once:
+            try:
+                work = rest(first_step(work))
+            except StopIteration:
+                return
+        self._writer = asyncio.create_task(work, name=f"millrace-write-{self.name}")
 
     async def close(self) -> None:
         """Wait until all enqueued appends have ended or failed. Late replicas are not waited for."""
@@ -299,6 +325,7 @@ class StateLog:
                     append.done.set_result(offset)
                 offset += len(append.records)
         self._writer = None
+        self._is_writing = False
 
     def _take(self) -> list[_Append]:
         """Return the next appends that fit into one batch."""

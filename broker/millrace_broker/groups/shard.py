@@ -32,7 +32,7 @@ from millrace.errors import (
     UnknownServerError,
     UnsupportedVersionError,
 )
-from millrace_broker.coordinators import LoadedBatch, OpenTransaction, StateLog, in_time, written
+from millrace_broker.coordinators import LoadedBatch, OpenTransaction, StateLog, in_time, when_done, written
 from millrace_broker.groups.callers import Callers
 from millrace_broker.groups.classic_group import ClassicGroup
 from millrace_broker.groups.consumer.consumer_group import ConsumerGroup, ConsumerSettings, Heartbeat, HeartbeatAnswer
@@ -360,14 +360,14 @@ class GroupShard:
         records = [offset_record(group_id, partition, commit) for partition, commit in commits.items()]
         producer_id = None if transaction is None else transaction.producer_id
         entry.offsets.begin(commits, producer_id)
-        appending = self.log.submit(records, transaction)
+        appending = self.log.submit(records, transaction, at_once=True)
 
         def finish(done: asyncio.Future[int]) -> None:
             position = done.result() if done.exception() is None else None
             entry.offsets.finish(commits, position, producer_id)
 
         # This runs before the caller gets its answer, and also after the caller has disconnected.
-        appending.add_done_callback(finish)
+        when_done(appending, finish)
         try:
             await written(appending)
         except MessageTooLargeError as error:

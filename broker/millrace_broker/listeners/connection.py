@@ -137,6 +137,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._quota_wait.cancel()
             self._drop()
+        self._handling.stop_timer()
         self._uncount()
         self._writer.drop()
         self._listener.closed(self)

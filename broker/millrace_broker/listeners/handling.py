@@ -12,9 +12,9 @@ import asyncio
 import contextlib
 import contextvars
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from millrace.errors import InvalidRequestError, MillraceError, RequestTimedOutError
 from millrace.protocol import millrace_pb2 as pb
@@ -23,8 +23,10 @@ from millrace_broker.api import ClientAddress, RequestContext, in_progress, know
 from millrace_broker.broker import Broker
 from millrace_broker.listeners.wire_calls import Buffer, Response, WireCall
 from millrace_broker.quotas import BROKER_SOFTWARE_NAME, AdmittedCall, Usage, current_call
-from millrace_broker.runtime.small_work import first_step, rest
+from millrace_broker.runtime.small_work import StandIn, first_step, rest
 from millrace_broker.security import ANONYMOUS, KafkaPrincipal, ListenerAccess, SaslConversation
+
+_NEVER: Final = float("inf")
 
 _logger = logging.getLogger(__name__)
 
@@ -74,13 +76,17 @@ class Handling:
         """SASL of the connection."""
         self.variables: Final = contextvars.copy_context()
         """Context variables of all calls, which run one after the other. Handlers' tasks copy them."""
-        self._task: asyncio.Task[Any] | None = None
-        self._deadline: asyncio.TimerHandle | None = None
+        self._waiting: StandIn | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._deadline_s = 0.0
+        """Time of the event loop at which the waiting handler is cancelled."""
+        self._timer: asyncio.TimerHandle | None = None
+        """Timer of the deadline. It runs on from call to call, because most calls end long before it."""
 
     @property
     def is_waiting(self) -> bool:
         """True if a handler waits."""
-        return self._task is not None
+        return self._waiting is not None
 
     def caller(self, content: Buffer) -> str:
         """Return the name of a request's client, for messages. ``content`` is as much of the request as has arrived."""
@@ -149,24 +155,37 @@ class Handling:
             work, deadline_ms = wire_call.begin(self._broker, head, content, position, context)
             if self.usage is not None:
                 work = self.usage.measured(work)
-            stand_in, waits_for = first_step(work)
+            waiting = self._waiting = first_step(work)
         except StopIteration as done:
             return Ended(done.value, None)
         except Exception as error:  # noqa: BLE001 - every error ends the call with its number
             return Ended((), known_error(error))
         loop = asyncio.get_running_loop()
-        self._task = stand_in.task = loop.create_task(self._go_on(work, waits_for))
-        self._task.add_done_callback(self._dropped)
-        if deadline_ms:
-            self._deadline = loop.call_later(deadline_ms / 1000, self._task.cancel)
+        self._task = loop.create_task(self._go_on(waiting))
+        self._deadline_s = loop.time() + deadline_ms / 1000 if deadline_ms else _NEVER
+        if deadline_ms and (self._timer is None or self._timer.when() > self._deadline_s):
+            self._set_timer()
         return None
 
-    async def _go_on(self, work: Coroutine[Any, Any, Response], waits_for: Any) -> None:
+    def _set_timer(self) -> None:
+        self.stop_timer()
+        self._timer = asyncio.get_running_loop().call_at(self._deadline_s, self._check_deadline)
+
+    def _check_deadline(self) -> None:
+        self._timer = None
+        if self._waiting is None or self._deadline_s == _NEVER:
+            return
+        if asyncio.get_running_loop().time() >= self._deadline_s:
+            self._waiting.cancel()
+        else:
+            self._set_timer()
+
+    async def _go_on(self, waiting: StandIn) -> None:
         """Continue a handler after its first wait, and answer in the loop iteration in which it ends."""
         response: Response = ()
         failure: MillraceError | None = None
         try:
-            response = await rest(work, waits_for)
+            response = await rest(waiting)
         except asyncio.CancelledError:
             failure = _timed_out()
         except Exception as error:  # noqa: BLE001 - every error ends the call with its number
@@ -176,19 +195,17 @@ class Handling:
         finally:
             del failure  # its traceback has this frame, and would keep the files in other frames open
 
-    def _dropped(self, task: asyncio.Task[None]) -> None:
-        """End a call whose task was cancelled before its first step."""
-        if self._task is task:
-            self._end((), _timed_out())
-
     def _end(self, response: Response, failure: MillraceError | None) -> None:
-        self._task = None
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+        self._waiting = None
         self._on_end(Ended(response, failure))
+
+    def stop_timer(self) -> None:
+        """Stop the timer of deadlines, because the connection is lost."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def cancel(self) -> None:
         """Cancel a waiting handler."""
-        if self._task is not None:
-            self._task.cancel()
+        if self._waiting is not None:
+            self._waiting.cancel()

@@ -78,7 +78,7 @@ class Room:
     def __init__(
         self, call_class: CallClass, monotonic: Callable[[], float], *, requests_max: int, bytes_max: int
     ) -> None:
-        self._class: Final = call_class
+        self.call_class: Final = call_class
         self._requests_max: Final = requests_max
         self.request_bytes: Final = ByteBudget(bytes_max)
         self.response_bytes: Final = ByteBudget(bytes_max)
@@ -101,11 +101,10 @@ class Room:
         if self.is_full:
             self.receptions.make_way_for_refused(lambda: self.is_full)
             self.unseen_receptions.make_way_for_refused(lambda: self.is_full)
-        if self.is_full:
-            self.refused += 1
-            raise ThrottledError(
-                f"{self.requests} requests are in progress, as many as {_OPTIONS[self._class]} allows: try again"
-            )
+            if self.is_full:
+                self.refused += 1
+                limit = _OPTIONS[self.call_class]
+                raise ThrottledError(f"{self.requests} requests are in progress, as many as {limit} allows: try again")
         self.requests += 1
 
     def leave(self) -> None:
@@ -182,24 +181,26 @@ class Admission:
 
     def begin(self, peer: Hashable, call_class: CallClass) -> AdmittedCall:
         """Admit a call of a connection. The caller must end it. Raises ``ThrottledError``."""
-        self.rooms[call_class].enter()
-        return self._begun(peer, call_class)
+        room = self.rooms[call_class]
+        room.enter()
+        return self._begun(peer, room)
 
     async def begin_in_turn(self, peer: Hashable, call_class: CallClass) -> AdmittedCall:
         """Admit a call as ``begin`` does, after a wait for a place.
 
         Raises ``ThrottledError`` if there is no place for the connection.
         """
-        await self.rooms[call_class].enter_in_turn()
-        return self._begun(peer, call_class)
+        room = self.rooms[call_class]
+        await room.enter_in_turn()
+        return self._begun(peer, room)
 
-    def _begun(self, peer: Hashable, call_class: CallClass) -> AdmittedCall:
+    def _begun(self, peer: Hashable, room: Room) -> AdmittedCall:
         try:
-            self.connections.call_begins(peer, call_class)
+            self.connections.call_begins(peer, room.call_class)
         except ThrottledError:
-            self.rooms[call_class].leave()
+            room.leave()
             raise
-        return AdmittedCall(self, peer, call_class)
+        return AdmittedCall(self, peer, room)
 
     def statistics(self) -> AdmissionStatistics:
         """Return the current statistics."""
@@ -225,7 +226,6 @@ class AdmittedCall:
 
     __slots__ = (
         "_admission",
-        "_class",
         "_has_place",
         "_is_counted",
         "_is_over",
@@ -236,12 +236,11 @@ class AdmittedCall:
         "response_lease",
     )
 
-    def __init__(self, admission: Admission, peer: Hashable, call_class: CallClass) -> None:
-        """Create the call for ``Admission.begin``, which has taken its place."""
+    def __init__(self, admission: Admission, peer: Hashable, room: Room) -> None:
+        """Create the call for ``Admission.begin``, which has taken its place in a room."""
         self._admission: Final = admission
         self._peer: Final = peer
-        self._class: Final = call_class
-        self._room: Final = admission.rooms[call_class]
+        self._room: Final = room
         self._has_place = True
         self._is_counted = False
         self._is_over = False
@@ -291,7 +290,7 @@ class AdmittedCall:
     def _waits_for_memory(self) -> Iterator[None]:
         parked = self._admission.parked
         # Calls that wait for request memory must not be counted in it, because they would block each other.
-        if self._class is CallClass.BROKER or parked.bind(self, PARKED_CALL_BYTES):
+        if self._room.call_class is CallClass.BROKER or parked.bind(self, PARKED_CALL_BYTES):
             self._give_place()
         try:
             yield
@@ -313,7 +312,7 @@ class AdmittedCall:
         if self._is_over:  # the call has ended, but its work continues
             return
         self._give_place()
-        if self._class is CallClass.BROKER:
+        if self._room.call_class is CallClass.BROKER:
             return
         parked, is_first, self._is_counted = self._admission.parked, not self._is_counted, True
         cost_bytes = self.request_lease.held_bytes + (PARKED_CALL_BYTES if is_first else 0)
@@ -336,7 +335,8 @@ class AdmittedCall:
             return
         self._is_over = True
         self._give_place()
-        self._admission.parked.release(self)
+        if self._is_counted:
+            self._admission.parked.release(self)
         self._admission.connections.call_ended(self._peer)
         self._unseen_lease.release()
         self.request_lease.release()

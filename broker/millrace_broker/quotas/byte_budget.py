@@ -195,6 +195,8 @@ class Lease:
     The call gives them back when it ends at the latest.
     """
 
+    __slots__ = ("_budget", "_held_bytes")
+
     def __init__(self, budget: ByteBudget) -> None:
         self._budget = budget
         self._held_bytes = 0
@@ -254,4 +256,5 @@ class Lease:
 
     def release(self) -> None:
         """Give back all bytes. A second call does nothing."""
-        self.settle(0)
+        if self._held_bytes:
+            self.settle(0)

@@ -25,6 +25,5 @@ class SystemClock:
         """Return wall-clock time in milliseconds since 1970."""
         return time.time_ns() // 1_000_000
 
-    def monotonic(self) -> float:
-        """Return seconds since some moment. The value never decreases."""
-        return time.monotonic()
+    monotonic = staticmethod(time.monotonic)
+    """Return seconds since some moment. The value never decreases."""

@@ -80,11 +80,11 @@ class Executors:
         waiting: dict[int, asyncio.Task[_T]] = {}
         for place, work in enumerate(works):
             try:
-                stand_in, waits_for = first_step(work)
+                stand_in = first_step(work)
             except StopIteration as done:
                 results[place] = done.value
             else:
-                stand_in.task = waiting[place] = self._tasks.start(rest(work, waits_for))
+                waiting[place] = self._tasks.start(rest(stand_in))
         if waiting:
             results.update(zip(waiting, await asyncio.shield(asyncio.gather(*waiting.values())), strict=True))
         return [results[place] for place in range(len(works))]

@@ -72,42 +72,62 @@ class SmallWork:
 class StandIn:
     """Stand-in for the task of work that has no task yet.
 
-    asyncio takes it for the current task. ``task`` is the real task, which exists once the work has to wait.
-    ``asyncio.timeout`` and ``asyncio.TaskGroup`` keep the current task and cancel it later. The stand-in therefore
-    forwards to the task as soon as there is one. See "Extending" in asyncio's documentation.
+    asyncio takes it for the current task. ``rest`` continues the work in the real task, to which the stand-in then
+    forwards. ``asyncio.timeout`` and ``asyncio.TaskGroup`` keep the current task and cancel it later. A request to
+    cancel that comes before the real task begins reaches it then, because a task that is cancelled before its first
+    step would drop the work. See "Extending" in asyncio's documentation.
     """
 
-    __slots__ = ("task",)
+    __slots__ = ("_requests", "_task", "waits_for", "work")
 
-    def __init__(self) -> None:
-        self.task: asyncio.Task[Any] | None = None
+    def __init__(self, work: Coroutine[Any, Any, Any]) -> None:
+        self.work: Final = work
+        self.waits_for: Any = None
+        """The awaitable that the work waits for after its first step."""
+        self._task: asyncio.Task[Any] | None = None
+        self._requests = 0
+        """Requests to cancel the work, before the task begins."""
+
+    def begins(self) -> None:
+        """Forward to the current task from now on."""
+        task = self._task = asyncio.current_task()
+        assert task is not None, "the rest of the work is for a task"
+        for _ in range(self._requests):
+            task.cancel()
 
     def cancel(self, msg: Any = None) -> bool:
-        """Cancel the task. For work that has not waited yet, do nothing."""
-        return self.task is not None and self.task.cancel(msg)
+        """Cancel the work at its present or next wait."""
+        if self._task is not None:
+            return self._task.cancel(msg)
+        self._requests += 1
+        return True
 
     def cancelling(self) -> int:
         """Return the number of pending cancellation requests."""
-        return 0 if self.task is None else self.task.cancelling()
+        return self._requests if self._task is None else self._task.cancelling()
 
     def uncancel(self) -> int:
         """Decrement the number of cancellation requests."""
-        return 0 if self.task is None else self.task.uncancel()
+        if self._task is not None:
+            return self._task.uncancel()
+        self._requests = max(0, self._requests - 1)
+        return self._requests
 
 
-def first_step(work: Coroutine[Any, Any, Any]) -> tuple[StandIn, Any]:
+def first_step(work: Coroutine[Any, Any, Any]) -> StandIn:
     """Run ``work`` in the event loop, without a task, up to its first wait. ``rest`` continues it.
 
     Raises ``StopIteration`` with the result if the work never waits, and the errors of the work.
     """
     loop = asyncio.get_running_loop()
-    stand_in = StandIn()
+    stand_in = StandIn(work)
     caller: Any = asyncio.current_task()
     if caller is not None:
         _leave_task(loop, caller)
     _enter_task(loop, stand_in)
     try:
-        return stand_in, work.send(None)
+        stand_in.waits_for = work.send(None)
+        return stand_in
     finally:
         _leave_task(loop, stand_in)
         if caller is not None:
@@ -121,11 +141,11 @@ async def begun(work: Coroutine[Any, Any, _T], start: Callable[[Coroutine[Any, A
     waits. It then needs neither a task nor the loop iterations that a task waits for.
     """
     try:
-        stand_in, waits_for = first_step(work)
+        stand_in = first_step(work)
     except StopIteration as done:
         result: _T = done.value
         return result
-    task = stand_in.task = start(rest(work, waits_for))
+    task = start(rest(stand_in))
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
@@ -142,17 +162,19 @@ def _ended_without_caller(task: asyncio.Task[Any]) -> None:
         )
 
 
-async def rest(work: Coroutine[Any, Any, _T], waits_for: Any) -> _T:
-    """Run the part of ``work`` after its ``first_step``. The coroutine is for the stand-in's task."""
-    return await _resumed(work, waits_for)
+async def rest(stand_in: StandIn) -> Any:
+    """Run the part of work after its ``first_step``, in a task of its own. Return the work's result."""
+    stand_in.begins()
+    return await _resumed(stand_in)
 
 
 @types.coroutine
-def _resumed(work: Coroutine[Any, Any, _T], waits_for: Any) -> Generator[Any, Any, _T]:
-    """Wait for the awaitable that ``work`` already waits for, and continue ``work`` from there.
+def _resumed(stand_in: StandIn) -> Generator[Any, Any, Any]:
+    """Wait for the awaitable that the work already waits for, and continue the work from there.
 
     No local variable outlives its iteration, because an error would keep its frames alive, and the files in them.
     """
+    work, waits_for, stand_in.waits_for = stand_in.work, stand_in.waits_for, None
     while True:
         failure: BaseException | None = None
         try:
@@ -163,7 +185,6 @@ def _resumed(work: Coroutine[Any, Any, _T], waits_for: Any) -> Generator[Any, An
             waits_for = None
             waits_for = work.send(None) if failure is None else work.throw(failure)
         except StopIteration as done:
-            result: _T = done.value
-            return result
+            return done.value
         finally:
             del failure

@@ -124,6 +124,14 @@ class DecodedBatch:
             return repeated_int64(constant, self.num_rows)
         return self._reserved(TIMESTAMP_COLUMN)
 
+    def time_range_ms(self) -> tuple[int, int]:
+        """Return the smallest and the largest timestamp. There must be records."""
+        constant = self._beside.constant_timestamp
+        if constant is not None:
+            return constant, constant
+        extremes = pc.min_max(self._reserved(TIMESTAMP_COLUMN)).as_py()
+        return extremes["min"], extremes["max"]
+
     @property
     def headers(self) -> pa.ListArray | None:
         """Headers of the records as ``HEADERS_TYPE``, or ``None`` if no record has any."""

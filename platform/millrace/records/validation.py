@@ -77,12 +77,7 @@ def _check_timestamps(batch: DecodedBatch, *, with_any_max: bool) -> None:
     header = batch.header
     if not batch.num_rows or header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         return
-    constant = batch.constant_timestamp_ms
-    if constant is None:
-        extremes = pc.min_max(batch.timestamps_ms()).as_py()
-        smallest, largest = extremes["min"], extremes["max"]
-    else:
-        smallest = largest = constant
+    smallest, largest = batch.time_range_ms()
     if smallest < NO_TIMESTAMP:
         raise InvalidTimestampError(
             f"timestamp {smallest} is invalid: timestamps are milliseconds from 0, or -1 for none"
@@ -122,6 +117,6 @@ def _check_statistics(batch: DecodedBatch, buffer: ReadableBuffer, position: int
         if name is None or not covers(stored, batch.columns.column(name)):
             raise InvalidRecordError(f"{where} of column {name or number} do not match its values")
     if found.timestamps_ms is not None and batch.constant_timestamp_ms is None and batch.num_rows:
-        extremes = pc.min_max(batch.timestamps_ms()).as_py()
-        if found.timestamps_ms[0] > extremes["min"] or found.timestamps_ms[1] < extremes["max"]:
+        smallest, largest = batch.time_range_ms()
+        if found.timestamps_ms[0] > smallest or found.timestamps_ms[1] < largest:
             raise InvalidRecordError(f"{where} of the timestamps do not match the records")

@@ -20,7 +20,16 @@ from millrace.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
-from millrace_broker.coordinators import OFFSETS_TOPIC, LoadedBatch, Shards, StateLog, StateRecord, in_time, written
+from millrace_broker.coordinators import (
+    OFFSETS_TOPIC,
+    LoadedBatch,
+    Shards,
+    StateLog,
+    StateRecord,
+    in_time,
+    when_done,
+    written,
+)
 from millrace_broker.decisions import LeaderAndIsrRequest
 from millrace_broker.log import LogManager, PartitionLog
 from millrace_broker.metadata import TopicInfo
@@ -95,6 +104,54 @@ def test_appends_that_wait_together_share_batches_and_get_their_own_offsets(tmp_
             assert [record for batch in again.batches for record in batch.records] == [
                 _record(n) for n in range(50) for _ in range(2)
             ]
+
+    run(scenario, tmp_path)
+
+
+def test_an_append_at_once_ends_at_once_unless_others_wait(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        async with opened(directory) as (_, shards):
+            await shards.ensure_topic()
+            shard = await _loaded(shards, 0)
+            await shard.log.append([_record(0)])
+            order: list[int] = []
+
+            def submit(number: int, *, at_once: bool) -> asyncio.Future[int]:
+                appending = shard.log.submit([_record(number)], at_once=at_once)
+                when_done(appending, lambda _: order.append(number))
+                return appending
+
+            first = submit(1, at_once=True)
+            assert first.done()
+            assert order == [1]
+            assert await written(first) == 1
+            second, third = submit(2, at_once=False), submit(3, at_once=True)
+            assert not second.done()
+            assert not third.done()
+            assert (await written(third), await written(second)) == (3, 2)
+            assert order == [1, 2, 3]
+            again = Memory(shard.log)
+            await shard.log.load(again.replay)
+            assert [len(batch.records) for batch in again.batches] == [1, 1, 2]
+
+    run(scenario, tmp_path)
+
+
+def test_an_append_at_once_waits_for_late_replicas_in_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(directory: Path) -> None:
+        async with opened(directory) as (_, shards):
+            await shards.ensure_topic()
+            shard = await _loaded(shards, 0)
+            await shard.log.append([_record(0)])
+            with monkeypatch.context() as patched:
+                replicas = LateReplicas(patched, shard.log._partition().replica)
+                appends = [shard.log.submit([_record(number)], at_once=True) for number in (1, 2, 3)]
+                assert not any(each.done() for each in appends)
+                replicas.are_late = False
+                assert [await written(each) for each in appends] == [1, 2, 3]
+            again = Memory(shard.log)
+            await shard.log.load(again.replay)
+            assert [len(batch.records) for batch in again.batches] == [1, 1, 2]
 
     run(scenario, tmp_path)
 

@@ -83,7 +83,12 @@ async def check_records(
         and _are_near(usual_times_ms, now_ms, topic.config)
     ):
         return batches
-    if small_work.includes(_usual_work_bytes(batches)) and small_work.do(_are_small_and_usual, topic, batches, now_ms):
+    are_rows = not any(header.is_columnar for _, header in batches.headers)
+    if (
+        are_rows
+        and small_work.includes(_usual_work_bytes(batches))
+        and small_work.do(_are_small_and_usual, topic, batches, now_ms)
+    ):
         return batches
     return await executors.run_sized(_work_bytes(topic, batches), check_bodies, codecs, topic, batches, now_ms)
 
@@ -185,11 +190,11 @@ def check_bodies(codecs: RecordCodecs, topic: TopicInfo, produced: ProducedBatch
         except CorruptBatchError as error:
             # The checksum is correct, so the producer built the batch this way. A retry would send the same bytes.
             raise InvalidRecordError(error.message) from error
-        times_ms = pc.min_max(batch.timestamps_ms()).as_py()
-        if not _are_near((times_ms["min"], times_ms["max"]), now_ms, topic.config):
+        times_ms = batch.time_range_ms()
+        if not _are_near(times_ms, now_ms, topic.config):
             _check_times(topic, batch.timestamps_ms(), now_ms)
-        if times_ms["max"] != header.max_timestamp:
-            data = _with_max_timestamp(data, position, times_ms["max"])
+        if times_ms[1] != header.max_timestamp:
+            data = _with_max_timestamp(data, position, times_ms[1])
             header = codec.read_header(data, position)
         if is_converted:
             parts += [data[kept:position], _converted(codecs, topic, batch, target)]
@@ -248,12 +253,11 @@ def _check_times(topic: TopicInfo, times_ms: pa.Array, now_ms: int) -> None:
 
 
 def _check_kind(topic: TopicInfo, data: bytes | memoryview, position: int, header: BatchHeader) -> None:
-    if header.is_columnar:
-        schema_id = codec.read_columns_header(data, position, header).schema_id
-        if topic.is_typed and schema_id == codec.OPAQUE_SCHEMA_ID:
-            raise SchemaMismatchError(f"topic {topic.name} is typed: its batches hold its columns, not key and value")
-        if not topic.is_typed and schema_id != codec.OPAQUE_SCHEMA_ID:
-            raise SchemaMismatchError(f"topic {topic.name} is opaque: it takes no batch of schema {schema_id}")
+    """Check that columns for a typed topic have a schema. ``schema_of_topic`` checks those for other topics."""
+    if not (topic.is_typed and header.is_columnar):
+        return
+    if codec.read_columns_header(data, position, header).schema_id == codec.OPAQUE_SCHEMA_ID:
+        raise SchemaMismatchError(f"topic {topic.name} is typed: its batches hold its columns, not key and value")
 
 
 def _converted(codecs: RecordCodecs, topic: TopicInfo, rows: codec.DecodedBatch, target: Compression | None) -> bytes:
@@ -282,7 +286,9 @@ def _check_keys(topic: TopicInfo, batch: pa.RecordBatch) -> None:
 
 
 def schema_of_topic(topic: TopicInfo, schema_id: int) -> pa.Schema:
-    """Return a version of the topic's schema. Raises ``UnknownSchemaError``."""
+    """Return a version of the topic's schema. Raises ``UnknownSchemaError``, ``SchemaMismatchError``."""
+    if not topic.is_typed:
+        raise SchemaMismatchError(f"topic {topic.name} is opaque: it takes no batch of schema {schema_id}")
     schema = topic.schema_of(schema_id)
     if schema is None:
         ids = ", ".join(str(version.id) for version in topic.schemas)

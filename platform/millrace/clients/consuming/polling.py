@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -27,6 +27,8 @@ from millrace.errors import (
 )
 
 _RETRY_S: Final = 0.1
+_ALL_KNOWN_S: Final = 3600.0
+"""Seconds until the next attempt while no position is missing."""
 _LOOK_UP_MS_MIN: Final = 1000
 """Minimum timeout of position lookups, even in a poll that does not wait, and the longest wait for a leader."""
 
@@ -91,9 +93,10 @@ class Poller:
             self._signal.check()
             self._group.poll()
             self._fetcher.take_in()
-            self._raise_errors()
-            retry_s = self._look_up_positions(deadline)
-            self._fetcher.send(self._assignment.states(), int((deadline - time.monotonic()) * 1000))
+            states = self._assignment.states()
+            self._raise_errors(states)
+            retry_s = self._look_up_positions(states, deadline)
+            self._fetcher.send(states, int((deadline - time.monotonic()) * 1000))
             if ready := self._assignment.ready():
                 return ready
             remaining = deadline - time.monotonic()
@@ -101,12 +104,14 @@ class Poller:
                 return []
             self._signal.wait(serial, min(remaining, retry_s, self._next_retry_s()))
 
-    def _look_up_positions(self, deadline: float) -> float:
+    def _look_up_positions(self, states: Sequence[PartitionState], deadline: float) -> float:
         """Find missing positions; returns the seconds until the next attempt."""
+        if not self._positions.has_answers and all(each.position is not None for each in states):
+            return _ALL_KNOWN_S
         left_ms = max(int((deadline - time.monotonic()) * 1000), _LOOK_UP_MS_MIN)
         try:
             self._positions.find(
-                self._assignment.states(),
+                states,
                 lambda partitions: self._group.committed(list(partitions), left_ms),
                 timeout_ms=left_ms,
                 wait_s=_LOOK_UP_MS_MIN / 1000,
@@ -119,7 +124,7 @@ class Poller:
             if not may_pass(error):
                 raise
             return _RETRY_S
-        return 3600.0
+        return _ALL_KNOWN_S
 
     def _next_retry_s(self) -> float:
         """Return the seconds until the next fetch of a partition after an error."""
@@ -127,8 +132,8 @@ class Poller:
         waits = [state.retry_at - now for state in self._assignment.states() if state.retry_at > now]
         return max(min(waits, default=1.0), 0.001)
 
-    def _raise_errors(self) -> None:
-        for state in self._assignment.states():
+    def _raise_errors(self, states: Sequence[PartitionState]) -> None:
+        for state in states:
             if state.error is not None:
                 error, state.error = state.error, None
                 state.unavailable_since = None
@@ -141,7 +146,7 @@ class Poller:
         deadline = time.monotonic() + self._config.default_api_timeout_ms / 1000
         while state.position is None:
             serial = self._signal.serial
-            retry_s = self._look_up_positions(deadline)
+            retry_s = self._look_up_positions(self._assignment.states(), deadline)
             remaining = deadline - time.monotonic()
             if state.position is not None:
                 return

@@ -77,6 +77,11 @@ class PositionLookups:
         self._answers: deque[_Answer] = deque()
         self._slow: set[str] = set()
 
+    @property
+    def has_answers(self) -> bool:
+        """True if a leader has answered since the last ``find``."""
+        return bool(self._answers)
+
     def find(
         self, states: Iterable[PartitionState], committed: FindCommitted, *, timeout_ms: int, wait_s: float
     ) -> None:

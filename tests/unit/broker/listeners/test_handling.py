@@ -19,6 +19,7 @@ from millrace_broker.listeners.handling import Ended, Handling
 from millrace_broker.listeners.wire_calls import Buffer, Response
 from millrace_broker.quotas import Admission, CallClass, ClientQuotas
 
+AN_HOUR_MS = 3_600_000
 NO_CLIENT_ID = b"\xff\xff"
 
 
@@ -126,5 +127,46 @@ def test_a_deadline_ends_the_call() -> None:
         await asyncio.sleep(0)
         (only,) = ended
         assert isinstance(only.failure, RequestTimedOutError)
+
+    run(scenario)
+
+
+def test_each_call_has_its_own_deadline() -> None:
+    async def scenario(handling: Handling, start: Callable[[Call], None], ended: list[Ended]) -> None:
+        # The timer of the first call is earlier than the second deadline, and later than the third one.
+        for deadline_ms, is_answered in ((1, True), (5, False), (AN_HOUR_MS, True), (1, False), (0, True)):
+            call = Call(deadline_ms=deadline_ms)
+            start(call)
+            await asyncio.sleep(0)
+            if is_answered:
+                call.answer.set_result((b"answer",))
+                await asyncio.sleep(0)
+            else:
+                await asyncio.wait([call.answer])
+                assert call.answer.cancelled()
+                await asyncio.sleep(0)
+            assert not handling.is_waiting
+        kinds = [type(each.failure) for each in ended]
+        assert kinds == [type(None), RequestTimedOutError, type(None), RequestTimedOutError, type(None)]
+
+    run(scenario)
+
+
+def test_a_call_without_a_deadline_outlasts_the_last_ones_deadline() -> None:
+    async def scenario(handling: Handling, start: Callable[[Call], None], ended: list[Ended]) -> None:
+        first = Call(deadline_ms=1)
+        start(first)
+        first.answer.set_result((b"answer",))
+        while handling.is_waiting:
+            await asyncio.sleep(0)
+        start(Call())
+        passed = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_later(0.01, passed.set_result, None)
+        await passed
+        assert handling.is_waiting
+        assert len(ended) == 1
+        handling.cancel()
+        while handling.is_waiting:
+            await asyncio.sleep(0)
 
     run(scenario)

@@ -18,7 +18,6 @@ from millrace_broker.runtime.small_work import (
     SLOW_S,
     SMALL_BYTES,
     SmallWork,
-    StandIn,
     begun,
     first_step,
     rest,
@@ -172,15 +171,15 @@ def test_work_is_begun_where_there_is_no_task_at_all() -> None:
     def callback(done: asyncio.Event) -> None:
         assert asyncio.current_task() is None
         work = _impatient(0.01)
-        stand_in, waits_for = first_step(work)
+        stand_in = first_step(work)
         assert asyncio.current_task() is None
-        stand_in.task = asyncio.get_running_loop().create_task(rest(work, waits_for))
+        task = asyncio.get_running_loop().create_task(rest(stand_in))
 
         def note(task: asyncio.Task[str]) -> None:
             outcomes.append(task.result())
             done.set()
 
-        stand_in.task.add_done_callback(note)
+        task.add_done_callback(note)
 
     async def run() -> None:
         done = asyncio.Event()
@@ -192,15 +191,51 @@ def test_work_is_begun_where_there_is_no_task_at_all() -> None:
 
 
 def test_a_stand_in_answers_for_the_task_once_there_is_one() -> None:
-    stand_in = StandIn()
-    assert not stand_in.cancel()
-    assert (stand_in.cancelling(), stand_in.uncancel()) == (0, 0)
-
     async def run() -> None:
-        stand_in.task = asyncio.create_task(asyncio.Event().wait())
+        stand_in = first_step(asyncio.Event().wait())
+        task = asyncio.create_task(rest(stand_in))
+        await asyncio.sleep(0)
+        assert (stand_in.cancelling(), stand_in.uncancel()) == (0, 0)
         assert stand_in.cancel()
         assert (stand_in.cancelling(), stand_in.uncancel()) == (1, 0)
         with pytest.raises(asyncio.CancelledError):
-            await stand_in.task
+            await task
+
+    asyncio.run(run())
+
+
+def test_work_that_is_cancelled_before_its_task_begins_is_told_so() -> None:
+    told: list[int] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            told.append(asyncio.current_task().cancelling())  # type: ignore[union-attr]
+            raise
+
+    async def run(*, is_withdrawn: bool) -> None:
+        stand_in = first_step(work())
+        task = asyncio.create_task(rest(stand_in))
+        assert stand_in.cancel()
+        assert stand_in.cancelling() == 1
+        if is_withdrawn:
+            assert stand_in.uncancel() == 0
+            await asyncio.sleep(0)
+            assert not told
+            stand_in.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    for is_withdrawn in (False, True):
+        told.clear()
+        asyncio.run(run(is_withdrawn=is_withdrawn))
+        assert told == [1]
+
+
+def test_a_timeout_that_has_passed_before_the_task_begins_ends_the_work() -> None:
+    async def run() -> None:
+        started: list[asyncio.Task[Any]] = []
+        assert await begun(_impatient(0), _starting(started)) == "too late"
 
     asyncio.run(run())
