@@ -284,8 +284,8 @@ class StateLog:
         """Enqueue an append, for callers that wait later and must keep their order. The result must not be cancelled.
 
         In a transaction the records are a batch of their own. The result raises ``InvalidTxnStateError`` if the
-        transaction has ended. With ``at_once`` the append begins before the method returns, unless another one waits;
-        otherwise all appends of this iteration of the event loop may share a batch.
+        transaction has ended. With ``at_once`` the append begins before the method returns, unless another one waits.
+        Without it, all appends of this iteration of the event loop may share a batch.
         """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[int] = loop.create_future()

@@ -130,14 +130,12 @@ class Connection(asyncio.BufferedProtocol):
         """Cancel the call in progress and release all resources."""
         self._is_lost = True
         self._end_reception()
+        is_handled = self._handling.cancel()
         if self._admission_wait.is_active:
             self._admission_wait.cancel()  # ``_drop`` releases them
-        elif self._handling.is_waiting:
-            self._handling.cancel()  # ``_answer`` releases them
-        else:
+        elif not is_handled:  # else ``_answer`` releases them
             self._quota_wait.cancel()
             self._drop()
-        self._handling.stop_timer()
         self._uncount()
         self._writer.drop()
         self._listener.closed(self)

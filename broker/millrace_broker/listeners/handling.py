@@ -168,7 +168,7 @@ class Handling:
         return None
 
     def _set_timer(self) -> None:
-        self.stop_timer()
+        self._stop_timer()
         self._timer = asyncio.get_running_loop().call_at(self._deadline_s, self._check_deadline)
 
     def _check_deadline(self) -> None:
@@ -199,13 +199,12 @@ class Handling:
         self._waiting = None
         self._on_end(Ended(response, failure))
 
-    def stop_timer(self) -> None:
-        """Stop the timer of deadlines, because the connection is lost."""
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def cancel(self) -> None:
-        """Cancel a waiting handler."""
-        if self._waiting is not None:
-            self._waiting.cancel()
+    def cancel(self) -> bool:
+        """Cancel a waiting handler, and stop the timer. Return whether a handler waits."""
+        self._stop_timer()
+        return self._waiting is not None and self._waiting.cancel()

@@ -74,8 +74,8 @@ class StandIn:
 
     asyncio takes it for the current task. ``rest`` continues the work in the real task, to which the stand-in then
     forwards. ``asyncio.timeout`` and ``asyncio.TaskGroup`` keep the current task and cancel it later. A request to
-    cancel that comes before the real task begins reaches it then, because a task that is cancelled before its first
-    step would drop the work. See "Extending" in asyncio's documentation.
+    cancel that comes before the real task begins reaches it then. A task that is cancelled before its first step would
+    drop the work. See "Extending" in asyncio's documentation.
     """
 
     __slots__ = ("_requests", "_task", "waits_for", "work")
