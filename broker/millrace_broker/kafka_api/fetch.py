@@ -40,6 +40,8 @@ from millrace_broker.runtime.turns import Turns
 _CONSUMER: Final = -1
 _PAUSE_MS_MAX: Final = 500
 """Longest wait before an answer without records of partitions that could not be read, because clients fetch again."""
+_NO_DIVERGENCE: Final = PartitionData.of_defaults().diverging_epoch
+"""The default itself, which the encoder knows at a glance."""
 _WITH_ERROR: Final = 7
 _WITH_TOPIC_IDS: Final = 13
 _WITH_CURRENT_LEADER: Final = 16
@@ -188,7 +190,7 @@ async def _data(
             epoch=result.diverging_epoch.leader_epoch, end_offset=result.diverging_epoch.end_offset
         )
         if result.HasField("diverging_epoch")
-        else EpochEndOffset(),
+        else _NO_DIVERGENCE,
         aborted_transactions=tuple(
             AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
             for each in result.aborted_transactions

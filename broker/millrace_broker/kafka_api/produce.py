@@ -47,7 +47,8 @@ _WITH_ZSTD: Final = 7
 """First version whose batches may be compressed by zstd (KIP-110)."""
 _WITH_CURRENT_LEADER: Final = 10
 """First version whose answers name the leader of a partition that has moved (KIP-951)."""
-_NO_LEADER: Final = LeaderIdAndEpoch()
+_NO_LEADER: Final = PartitionProduceResponse.of_defaults().current_leader
+"""The default itself, which the encoder knows at a glance."""
 _NO_ANSWER: Final = 0
 """``acks`` of a producer that waits for no answer."""
 
@@ -114,7 +115,7 @@ def _form_error(append: PartitionAppend, version: int) -> MillraceError | None:
             f"{where} are compressed by zstd, which needs version {_WITH_ZSTD} of Produce: upgrade the client, or set "
             "another compression.type"
         )
-    if any(read_entries(data[header.size_bytes :])):
+    if len(data) > header.size_bytes and any(read_entries(data[header.size_bytes :])):
         return InvalidRecordError(f"{where} are several batches: send one for each partition")
     return None
 
