@@ -196,7 +196,7 @@ class Handling:
             del failure  # its traceback has this frame, and would keep the files in other frames open
 
     def _end(self, response: Response, failure: MillraceError | None) -> None:
-        self._waiting = None
+        self._waiting = self._task = None
         self._on_end(Ended(response, failure))
 
     def _stop_timer(self) -> None:
