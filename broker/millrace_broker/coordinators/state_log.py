@@ -200,6 +200,7 @@ class StateLog:
         self._writer: asyncio.Task[None] | None = None
         """Task of an append that has to wait."""
         self._is_writing = False
+        """True while appends are written, by ``_writer`` or in the call that began them."""
         self._is_closing = False
         self._leader: Leader | None = None
         """The leadership of this broker in which the log was loaded."""

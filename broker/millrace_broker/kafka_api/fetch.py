@@ -41,7 +41,7 @@ _CONSUMER: Final = -1
 _PAUSE_MS_MAX: Final = 500
 """Longest wait before an answer without records of partitions that could not be read, because clients fetch again."""
 _NO_DIVERGENCE: Final = PartitionData.of_defaults().diverging_epoch
-"""The default itself, which the encoder knows at a glance."""
+"""The object that is the field's default: the encoder compares it by identity, and another one by its fields."""
 _WITH_ERROR: Final = 7
 _WITH_TOPIC_IDS: Final = 13
 _WITH_CURRENT_LEADER: Final = 16

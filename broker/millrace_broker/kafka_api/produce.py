@@ -48,7 +48,7 @@ _WITH_ZSTD: Final = 7
 _WITH_CURRENT_LEADER: Final = 10
 """First version whose answers name the leader of a partition that has moved (KIP-951)."""
 _NO_LEADER: Final = PartitionProduceResponse.of_defaults().current_leader
-"""The default itself, which the encoder knows at a glance."""
+"""The object that is the field's default: the encoder compares it by identity, and another one by its fields."""
 _NO_ANSWER: Final = 0
 """``acks`` of a producer that waits for no answer."""
 

@@ -81,7 +81,7 @@ class Handling:
         self._deadline_s = 0.0
         """Time of the event loop at which the waiting handler is cancelled."""
         self._timer: asyncio.TimerHandle | None = None
-        """Timer of the deadline. It runs on from call to call, because most calls end long before it."""
+        """Timer of the deadline. It stays set when a call ends, because most calls end long before their deadline."""
 
     @property
     def is_waiting(self) -> bool:

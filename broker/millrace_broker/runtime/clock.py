@@ -26,4 +26,4 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     monotonic = staticmethod(time.monotonic)
-    """Return seconds since some moment. The value never decreases."""
+    """Seconds since some moment. The value never decreases. Calls are many, so there is no method around it."""

@@ -127,7 +127,7 @@ def test_look_ups_within_the_history_equal_those_of_all_versions(
             before = max((each for each in model[key] if each < time_ms), default=None)
             ends_value = before is not None and model[key][before] is not None
             if value is None and model[key].get(time_ms) is not None and is_newest and not ends_value:
-                del model[key][time_ms]  # as the next test tells
+                del model[key][time_ms]  # the test of deletions below shows this rule
             else:
                 model[key][time_ms] = value
             assert verdict == is_newest
