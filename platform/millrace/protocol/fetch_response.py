@@ -221,6 +221,8 @@ def _fields(view: memoryview, position: int, end: int) -> Iterator[tuple[int, in
 
 
 def _varint(view: memoryview, position: int) -> tuple[int, int]:
+    if position < len(view) and (byte := view[position]) < 0x80:
+        return position + 1, byte
     value = shift = 0
     while True:
         if position >= len(view) or shift > 63:

@@ -3,6 +3,7 @@
 - ``header``: the 61-byte header of every batch, and its checksum
 - ``scan``: finding, checking and placing batches without a look into their bodies
 - ``columnar``, ``columnar_message``, ``columnar_writing``, ``arrays``: the native body, its reader and its writer
+- ``usual_columns``: a quick check of small columnar batches
 - ``rows``, ``varint``, ``control``: Kafka's own body record by record, and the transaction markers in it
 - ``record_bounds``, ``row_columns``, ``row_columns_writing``, ``varint_arrays``: the same body from and to Arrow, all
   records at once
@@ -75,6 +76,7 @@ from millrace.records.scan import (
     verify_crc,
 )
 from millrace.records.statistics import BatchStatistics, ColumnStatistics, read_statistics
+from millrace.records.usual_columns import usual_column_times
 from millrace.records.validation import validate_batch
 
 __all__ = [
@@ -146,6 +148,7 @@ __all__ = [
     "set_max_timestamp",
     "split_rows",
     "stamp_append_time",
+    "usual_column_times",
     "usual_times",
     "usual_times_together",
     "validate_batch",

@@ -71,11 +71,11 @@ def without_columns(row_count: int) -> pa.RecordBatch:
 
 
 def _variable_length(type_: pa.DataType, values: Sequence[bytes | None]) -> pa.Array:
-    offsets = array("i", accumulate((0 if value is None else len(value) for value in values), initial=0))
-    data = b"".join(value for value in values if value is not None)
-    null_count = sum(value is None for value in values)
+    null_count = values.count(None)
     validity = _bitmap(values) if null_count else None
-    buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(data)]
+    present = [value or b"" for value in values]
+    offsets = array("i", accumulate(map(len, present), initial=0))
+    buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(b"".join(present))]
     return pa.Array.from_buffers(type_, len(values), buffers, null_count)
 
 

@@ -33,6 +33,7 @@ from millrace.records.statistics import gather_entries, seal_columnar
 _ARROW_COMPRESSIONS: Final = {Compression.NONE: None, Compression.LZ4: "lz4", Compression.ZSTD: "zstd"}
 _UNASSIGNED_LEADER_EPOCH: Final = -1
 _COPIED_BYTES_MAX: Final = 16 * 1024
+_BINARY: Final = pa.binary()
 
 
 def build_columnar_batch(
@@ -201,15 +202,15 @@ def _as_milliseconds(timestamps: pa.Array) -> pa.Array:
 
 def _opaque_arrays(columns: pa.RecordBatch) -> list[pa.Array]:
     names = columns.schema.names
-    if names not in (["key", "value"], ["value"], ["value", "key"]):
+    if names not in (["value"], ["key", "value"], ["value", "key"]):
         raise SchemaMismatchError(f"an opaque topic has the columns key and value, not {', '.join(names)}")
     arrays = []
     for name in sorted(names):
         array = columns.column(name)
-        if array.type != pa.binary():
+        if array.type != _BINARY:
             if not _holds_bytes(array.type):
                 raise SchemaMismatchError(f"column {name} of an opaque topic is binary, not {array.type}")
-            array = array.cast(pa.binary())
+            array = array.cast(_BINARY)
         arrays.append(array)
     if len(arrays) == 2 and arrays[0].null_count == len(arrays[0]):
         del arrays[0]

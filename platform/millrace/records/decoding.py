@@ -248,16 +248,12 @@ def decode_batch(
     else:
         schema = typed_body_schema(schema_of(layout.schema_id), layout.flags)
     message = ColumnarMessage(buffer, position, header, layout, schema, max_bytes)
-    reserved_count = layout.reserved_column_count
-    selected = [
-        index
-        for index, name in enumerate(schema.names)
-        if index >= reserved_count and (columns is None or name in columns)
-    ]
+    names, reserved_count = schema.names, layout.reserved_column_count
+    selected = [index for index in range(reserved_count, len(names)) if columns is None or names[index] in columns]
     body = message.read(selected)
-    if layout.schema_id == OPAQUE_SCHEMA_ID:
+    if layout.schema_id == OPAQUE_SCHEMA_ID and not layout.flags & ColumnFlags.KEY:
         body = _with_null_key(body, header.count, columns)
-    reserved: dict[str, pa.Array | None] = dict.fromkeys(schema.names[:reserved_count])
+    reserved: dict[str, pa.Array | None] = dict.fromkeys(names[:reserved_count])
     beside = _Beside(_constant_timestamp(header, layout), reserved, message.read_reserved)
     return DecodedBatch(header, layout.schema_id, body, beside)
 
@@ -439,7 +435,7 @@ def _constant_timestamp(header: BatchHeader, layout: ColumnsHeader) -> int | Non
 
 
 def _with_null_key(body: pa.RecordBatch, row_count: int, columns: Sequence[str] | None) -> pa.RecordBatch:
-    if "key" in body.schema.names or (columns is not None and "key" not in columns):
+    if columns is not None and "key" not in columns:
         return body
     nulls = null_binary_array(row_count)
     if body.num_columns == 1:  # several times faster than adding a column

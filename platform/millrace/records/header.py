@@ -229,7 +229,9 @@ def seal(header: BatchHeader, *body: ReadableBuffer, with_checksum: bool = True)
         raise MessageTooLargeError(
             f"a batch of {length} bytes is too large, because {_LENGTH_MAX} is the maximum: send fewer records at once"
         )
-    unsealed = write_header(header._replace(batch_length=length, crc=0))
-    crc = checksum(unsealed[CHECKED_FROM:], *body) if with_checksum else 0
-    start = unsealed[:CRC_POSITION] + crc.to_bytes(4, "big") + unsealed[CHECKED_FROM:]
+    base_offset, _, leader_epoch, magic, _, *checked = header
+    start = _HEADER.pack(base_offset, length, leader_epoch, magic, 0, *checked)
+    if with_checksum:
+        crc = checksum(start[CHECKED_FROM:], *body)
+        start = start[:CRC_POSITION] + crc.to_bytes(4, "big") + start[CHECKED_FROM:]
     return b"".join((start, *body))

@@ -57,7 +57,7 @@ def _inspect(message: pa.Buffer) -> MessageSummary:
     body_position = _PREFIX.size + metadata_bytes
     if continuation != _CONTINUATION or metadata_bytes <= 0 or body_position > message.size or body_position % 8:
         raise CorruptBatchError("Arrow message does not begin with its prefix and metadata")
-    metadata = memoryview(message)[_PREFIX.size : body_position].tobytes()
+    metadata = message.slice(_PREFIX.size, metadata_bytes).to_pybytes()
     _, type_at, header_at, length_at = _fields(metadata, _follow(metadata, 0))
     kind = metadata[type_at] if type_at else 0
     if kind != _RECORD_BATCH:
@@ -70,14 +70,30 @@ def _inspect(message: pa.Buffer) -> MessageSummary:
     rows_at, _, buffers_at, compression_at = _fields(metadata, _follow(metadata, header_at))
     compression = _compression(metadata, compression_at) if compression_at else Compression.NONE
     decompressed_bytes = 0
+    is_plain = compression is Compression.NONE
     for offset, length in _pairs(metadata, buffers_at):
         if offset < 0 or length < 0 or offset + length > body_bytes:
             raise CorruptBatchError(f"Arrow buffer of {length} bytes at {offset} in a body of {body_bytes}")
-        if compression is not Compression.NONE and length:
-            decompressed_bytes += _decompressed_size(message, body_position + offset, length)
-        else:
-            decompressed_bytes += length
+        is_whole = is_plain or not length
+        decompressed_bytes += length if is_whole else _decompressed_size(message, body_position + offset, length)
     return MessageSummary(_long(metadata, rows_at), compression, body_position, decompressed_bytes)
+
+
+def number_positions(message: pa.Buffer) -> tuple[list[int], int]:
+    """Return where a valid, uncompressed message has its 64-bit numbers, and where its metadata ends.
+
+    The numbers are the size of the body and the number of rows. The offset and length of each buffer follow, then the
+    rows and nulls of each column.
+    """
+    end = _PREFIX.size + _PREFIX.unpack_from(message)[1]
+    metadata = message.slice(_PREFIX.size, end - _PREFIX.size).to_pybytes()
+    _, _, header_at, length_at = _fields(metadata, _follow(metadata, 0))
+    rows_at, columns_at, buffers_at, _ = _fields(metadata, _follow(metadata, header_at))
+    positions = [length_at, rows_at]
+    for vector in (_follow(metadata, buffers_at), _follow(metadata, columns_at)):
+        (count,) = _U32.unpack_from(metadata, vector)
+        positions += [vector + 4 + _I64.size * number for number in range(2 * count)]
+    return [_PREFIX.size + position for position in positions], end
 
 
 def _decompressed_size(message: pa.Buffer, position: int, length: int) -> int:
@@ -96,7 +112,7 @@ def _follow(data: bytes, position: int) -> int:
     return target
 
 
-def _fields(table: bytes, position: int) -> tuple[int, ...]:
+def _fields(table: bytes, position: int) -> tuple[int, int, int, int]:
     """Return the positions of the first four fields of the flatbuffer table at ``position``; 0 for an absent field."""
     (distance_back,) = _I32.unpack_from(table, position)
     vtable = position - distance_back
@@ -104,8 +120,13 @@ def _fields(table: bytes, position: int) -> tuple[int, ...]:
         raise CorruptBatchError("Arrow message with a table outside it")
     (vtable_bytes,) = _U16.unpack_from(table, vtable)
     count = min(max(vtable_bytes // _U16.size - 2, 0), 4)
-    distances = _DISTANCES[count].unpack_from(table, vtable + 4) + _ABSENT[count:]
-    return tuple([position + distance if distance else 0 for distance in distances])
+    first, second, third, fourth = _DISTANCES[count].unpack_from(table, vtable + 4) + _ABSENT[count:]
+    return (
+        position + first if first else 0,
+        position + second if second else 0,
+        position + third if third else 0,
+        position + fourth if fourth else 0,
+    )
 
 
 def _long(data: bytes, position: int) -> int:

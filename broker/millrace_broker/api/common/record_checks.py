@@ -110,18 +110,20 @@ def _are_small_and_usual(topic: TopicInfo, produced: ProducedBatches, now_ms: in
 def _is_usual(
     topic: TopicInfo, data: bytes | memoryview, position: int, header: BatchHeader, now_ms: int, max_bytes: int
 ) -> bool:
-    """Tell whether a batch of rows is stored as it is, by the cheaper check. If not, the complete check decides."""
+    """Tell whether a batch is stored as it is, by the cheaper check. If not, the complete check decides."""
     if not _is_stored_as_it_is(topic, header):
         return False
-    times_ms = codec.usual_times(data, position, header, max_bytes=max_bytes)
+    if header.is_columnar:
+        times_ms = codec.usual_column_times(data, position, header)
+    else:
+        times_ms = codec.usual_times(data, position, header, max_bytes=max_bytes)
     return times_ms is not None and _are_near(times_ms, now_ms, topic.config)
 
 
 def _is_stored_as_it_is(topic: TopicInfo, header: BatchHeader) -> bool:
     """Tell whether a valid batch needs nothing else: neither another format, nor keys."""
     target = _TARGET.get(topic.config.compression_type, header.compression)
-    is_kept = not topic.is_typed and not header.is_columnar and target == header.compression
-    return is_kept and not topic.config.is_compacted
+    return not topic.is_typed and target == header.compression and not topic.config.is_compacted
 
 
 def look_together(small_work: SmallWork, records: Sequence[bytes | memoryview]) -> list[Times | None]:
