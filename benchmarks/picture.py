@@ -107,6 +107,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "cluster_catch_up": "An empty follower catches up",
     },
     "Operations": {
+        "client_import": "Import of the clients, beside kafka-python",
         "broker_start": "Start of a broker",
         "broker_open": "Start of a broker with 2,000 partitions",
         "broker_memory": "Memory of a broker",

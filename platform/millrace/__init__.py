@@ -13,6 +13,7 @@ This package holds the common parts, one concept per subpackage:
 * ``millrace.clients``       producer, consumer and admin
 * ``millrace.cli``           the ``millrace`` command
 * ``millrace.kafka_protocol``, ``millrace.coordinator_records``  Kafka's messages, and the coordinators' records
+* ``millrace.consumer_protocol``  subscriptions and assignments of group members
 * ``millrace.security``      TLS, SASL and key stores, for clients and brokers
 * ``millrace.acls``, ``millrace.quotas``  ACLs and client quotas as data
 * ``millrace.migration``     topics and offsets copied from Kafka

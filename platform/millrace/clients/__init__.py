@@ -20,6 +20,10 @@
 * ``loading``       objects named in a configuration
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
 from millrace.clients.admin import Admin
 from millrace.clients.consumer import Consumer
 from millrace.clients.consuming.interceptors import ConsumerInterceptor
@@ -54,7 +58,9 @@ from millrace.clients.producing.partitioning import Partitioner, RoundRobinParti
 from millrace.clients.schema_cache import SchemaCache
 from millrace.clients.share_consumer import ShareConsumer
 from millrace.clients.sharing.acknowledgements import AcknowledgeType
-from millrace.payloads import PayloadRegistry, RegisteredSchema, SchemaReference
+
+if TYPE_CHECKING:
+    from millrace.payloads import PayloadRegistry, RegisteredSchema, SchemaReference
 
 __all__ = [
     "AcknowledgeType",
@@ -94,3 +100,14 @@ __all__ = [
     "TopicPartition",
     "TopicSchema",
 ]
+
+_PAYLOAD_NAMES: Final = ("PayloadRegistry", "RegisteredSchema", "SchemaReference")
+
+
+def __getattr__(name: str) -> Any:
+    # PEP 562: most programs need no schemas of payloads.
+    if name not in _PAYLOAD_NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from millrace import payloads
+
+    return getattr(payloads, name)

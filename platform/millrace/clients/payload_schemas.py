@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from millrace import payloads
 from millrace.clients.connections import Connections
 from millrace.errors import SchemaError
-from millrace.payloads import PayloadKind, PayloadRegistry, RegisteredSchema, SchemaReference
 from millrace.protocol import millrace_pb2 as pb
+
+if TYPE_CHECKING:
+    from millrace.payloads import PayloadRegistry, RegisteredSchema
 
 
 class PayloadSchemaOperations:
@@ -25,7 +28,7 @@ class PayloadSchemaOperations:
         Each schema is parsed first, with its references. Registering the same schema again changes nothing. Raises
         ``SchemaError`` for an invalid schema, or if an id or a subject's version has another schema already.
         """
-        registry = PayloadRegistry.of([*self.payload_registry().schemas.values(), *schemas])
+        registry = payloads.PayloadRegistry.of([*self.payload_registry().schemas.values(), *schemas])
         for position, schema in enumerate(schemas):
             try:
                 _check(schema, registry)
@@ -41,7 +44,7 @@ class PayloadSchemaOperations:
     def payload_registry(self) -> PayloadRegistry:
         """Fetch all payload schemas."""
         response = self._connections.call(lambda stub: stub.GetPayloadSchemas, pb.GetPayloadSchemasRequest())
-        return PayloadRegistry.of(map(_registered, response.schemas))
+        return payloads.PayloadRegistry.of(map(_registered, response.schemas))
 
     def delete_payload_schemas(self, ids: Iterable[int]) -> None:
         """Delete schemas; records with their ids can then no longer be decoded. Raises ``UnknownSchemaError``."""
@@ -56,11 +59,11 @@ def _check(schema: RegisteredSchema, registry: PayloadRegistry) -> None:
     """Parse a schema. A schema without columns may be registered, because other readers can use it."""
     references: dict[str, str] = {}
     registry.collect(schema, references)
-    if schema.kind is PayloadKind.AVRO:
+    if schema.kind is payloads.PayloadKind.AVRO:
         from millrace.schemas.avro import load_avro
 
         load_avro(schema.text, references)
-    elif schema.kind is PayloadKind.PROTOBUF:
+    elif schema.kind is payloads.PayloadKind.PROTOBUF:
         from millrace.schemas import compile_proto
 
         compile_proto(schema.text, references)
@@ -87,12 +90,13 @@ def _message(schema: RegisteredSchema) -> pb.PayloadSchema:
 
 
 def _registered(schema: pb.PayloadSchema) -> RegisteredSchema:
-    return RegisteredSchema(
+    return payloads.RegisteredSchema(
         id=schema.id,
-        kind=PayloadKind(schema.kind.lower()),
+        kind=payloads.PayloadKind(schema.kind.lower()),
         text=schema.text,
         references=tuple(
-            SchemaReference(name=each.name, subject=each.subject, version=each.version) for each in schema.references
+            payloads.SchemaReference(name=each.name, subject=each.subject, version=each.version)
+            for each in schema.references
         ),
         subjects=tuple((each.subject, each.version) for each in schema.subjects),
     )
@@ -165,12 +169,12 @@ def _entries(text: str) -> Iterator[Any]:
 def _entry(value: Mapping[str, Any]) -> RegisteredSchema:
     try:
         subject = value.get("subject") or ""
-        return RegisteredSchema(
+        return payloads.RegisteredSchema(
             id=int(value["id"]),
-            kind=PayloadKind((value.get("schemaType") or "AVRO").lower()),
+            kind=payloads.PayloadKind((value.get("schemaType") or "AVRO").lower()),
             text=str(value["schema"]),
             references=tuple(
-                SchemaReference(name=each["name"], subject=each["subject"], version=int(each["version"]))
+                payloads.SchemaReference(name=each["name"], subject=each["subject"], version=int(each["version"]))
                 for each in value.get("references") or ()
             ),
             subjects=((subject, int(value["version"])),) if subject else (),
@@ -180,7 +184,7 @@ def _entry(value: Mapping[str, Any]) -> RegisteredSchema:
 
 
 def _with_subjects(schema: RegisteredSchema, subjects: Iterable[tuple[str, int]]) -> RegisteredSchema:
-    return RegisteredSchema(
+    return payloads.RegisteredSchema(
         id=schema.id,
         kind=schema.kind,
         text=schema.text,

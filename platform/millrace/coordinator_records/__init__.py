@@ -1,24 +1,14 @@
 """Records of the coordinators' topics, as Kafka's messages.
 
 * ``offsets_topic``       committed offsets and groups
-* ``consumer_protocol``   subscriptions and assignments of consumers, inside a group's record
 * ``transactions_topic``  the state of transactional ids
 * ``share_state_topic``   delivery states of share groups
 * ``keys``                keys, which begin with the type of their record
 * ``internal_topics``     the names of the topics
 
-The messages are those of ``millrace.kafka_protocol``.
+The messages are those of ``millrace.kafka_protocol``. A group's record holds those of ``millrace.consumer_protocol``.
 """
 
-from millrace.coordinator_records.consumer_protocol import (
-    AssignedPartitions,
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-    OwnedPartitions,
-    read_assignment,
-    read_subscribed_topics,
-    read_subscription,
-)
 from millrace.coordinator_records.internal_topics import (
     AUDIT_COLUMNS,
     AUDIT_TOPIC,
@@ -68,9 +58,6 @@ __all__ = [
     "OFFSETS_TOPIC",
     "SHARE_STATE_TOPIC",
     "TRANSACTIONS_TOPIC",
-    "AssignedPartitions",
-    "ConsumerProtocolAssignment",
-    "ConsumerProtocolSubscription",
     "ExternalCommitKey",
     "ExternalCommitValue",
     "GroupMember",
@@ -80,7 +67,6 @@ __all__ = [
     "Message",
     "OffsetCommitKey",
     "OffsetCommitValue",
-    "OwnedPartitions",
     "ShareSnapshotKey",
     "ShareSnapshotValue",
     "ShareUpdateKey",
@@ -92,14 +78,11 @@ __all__ = [
     "TransactionState",
     "UnknownKey",
     "UpdatedBatch",
-    "read_assignment",
     "read_external_commit",
     "read_group_value",
     "read_offset_value",
     "read_offsets_key",
     "read_share_state_key",
-    "read_subscribed_topics",
-    "read_subscription",
     "read_transaction_key",
     "read_transaction_value",
     "read_versioned",

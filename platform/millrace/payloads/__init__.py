@@ -9,11 +9,16 @@
 * ``avro_writing, protobuf_writing, json_writing``  writing, one field of all rows at a time, with ``arrays``
 """
 
-from millrace.config.topic import Framing
-from millrace.payloads.decoder import Decoded, PayloadDecoder, PayloadKind, PayloadSchema
-from millrace.payloads.encoder import PayloadEncoder
-from millrace.payloads.record_codec import DecodedRecords, PayloadFormat, RecordCodec, check_format
-from millrace.payloads.registry import PayloadRegistry, RegisteredSchema, SchemaReference
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from millrace.config.topic import Framing
+    from millrace.payloads.decoder import Decoded, PayloadDecoder, PayloadKind, PayloadSchema
+    from millrace.payloads.encoder import PayloadEncoder
+    from millrace.payloads.record_codec import DecodedRecords, PayloadFormat, RecordCodec, check_format
+    from millrace.payloads.registry import PayloadRegistry, RegisteredSchema, SchemaReference
 
 __all__ = [
     "Decoded",
@@ -30,3 +35,21 @@ __all__ = [
     "SchemaReference",
     "check_format",
 ]
+
+_NAMES: Final = {
+    "millrace.config.topic": ("Framing",),
+    "millrace.payloads.decoder": ("Decoded", "PayloadDecoder", "PayloadKind", "PayloadSchema"),
+    "millrace.payloads.encoder": ("PayloadEncoder",),
+    "millrace.payloads.record_codec": ("DecodedRecords", "PayloadFormat", "RecordCodec", "check_format"),
+    "millrace.payloads.registry": ("PayloadRegistry", "RegisteredSchema", "SchemaReference"),
+}
+_MODULES: Final = {name: module for module, names in _NAMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    # PEP 562: a client needs the readers and writers of payloads only for calls about their schemas.
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_MODULES[name]), name)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from millrace.config.security_options import ListenerSecurity
 from millrace.errors import UsageError
 from pyspark_millrace.options.reference import Option, OptionOrigin
 
@@ -42,13 +41,19 @@ SESSION_SETTINGS: Final = tuple(
     )
 )
 
-LISTENER_SETTINGS: Final = frozenset(MONITOR + name for name in ListenerSecurity.option_names())
-"""Options of a broker's listener, which the address of the metrics takes with ``MONITOR`` before their names."""
-
 
 def check_names(settings: Iterable[str]) -> None:
-    """Raise ``UsageError`` for a setting below ``PREFIX`` that the session does not know."""
-    known = {setting.name for setting in SESSION_SETTINGS} | LISTENER_SETTINGS
-    for name in settings:
-        if name.startswith(PREFIX) and name not in known:
+    """Raise ``UsageError`` for a setting below ``PREFIX`` that the session does not know.
+
+    The address of the metrics also takes the options of a broker's listener, with ``MONITOR`` before their names.
+    """
+    known = {setting.name for setting in SESSION_SETTINGS}
+    others = [name for name in settings if name.startswith(PREFIX) and name not in known]
+    if not others:
+        return
+    from millrace.config.security_options import ListenerSecurity  # loads pydantic, which takes 50 ms
+
+    known |= {MONITOR + name for name in ListenerSecurity.option_names()}
+    for name in others:
+        if name not in known:
             raise UsageError(f"unknown setting {name}: the settings of millrace are {', '.join(sorted(known))}")

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Final, Protocol, Self
 
 from millrace.clients.model import TopicPartition
-from millrace.coordinator_records import ConsumerProtocolSubscription
+from millrace.consumer_protocol import ConsumerProtocolSubscription
 from millrace.java_strings import java_order
 
 NO_GENERATION: Final = -1

@@ -16,7 +16,7 @@ from millrace.clients.membership.protocol import decode_assignment
 from millrace.clients.metadata import broker_address
 from millrace.clients.model import OffsetAndMetadata, TopicPartition
 from millrace.clients.schema_cache import SchemaCache
-from millrace.coordinator_records import read_subscription
+from millrace.consumer_protocol import read_subscription
 from millrace.errors import (
     GroupIdNotFoundError,
     InvalidRecordError,

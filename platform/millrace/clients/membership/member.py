@@ -44,7 +44,7 @@ from millrace.clients.signal import Signal
 from millrace.clients.subscription import Subscription, TopicLayout, fetch_layout, fetch_topics
 from millrace.clients.transport import PendingCall, unary
 from millrace.config.client import ConsumerConfig
-from millrace.coordinator_records.consumer_protocol import PROTOCOL_TYPE
+from millrace.consumer_protocol import PROTOCOL_TYPE
 from millrace.errors import (
     ClientClosedError,
     MillraceError,

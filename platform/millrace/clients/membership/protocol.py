@@ -8,15 +8,15 @@ from typing import Final
 from millrace.clients.assignors import MemberSubscription
 from millrace.clients.membership.requests import GroupMember
 from millrace.clients.model import TopicPartition
-from millrace.coordinator_records import (
+from millrace.consumer_protocol import (
     AssignedPartitions,
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     OwnedPartitions,
     read_assignment,
     read_subscription,
-    write_versioned,
 )
+from millrace.coordinator_records import write_versioned
 from millrace.partitions import numbers_by_topic
 
 _VERSION: Final = 3
