@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from millrace import coordinator_records
-from millrace.consumer_protocol import read_assignment, read_subscription
 from millrace.coordinator_records import (
     Message,
     UnknownKey,
+    read_assignment,
     read_group_value,
     read_offset_value,
     read_offsets_key,
+    read_subscription,
     read_transaction_key,
     read_transaction_value,
 )

@@ -16,14 +16,10 @@ from millrace.clients.assignors.sticky_user_data import (
     encode_cooperative,
     encode_sticky,
 )
-from millrace.consumer_protocol import (
+from millrace.coordinator_records import (
     AssignedPartitions,
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
-    read_assignment,
-    read_subscription,
-)
-from millrace.coordinator_records import (
     ExternalCommitKey,
     ExternalCommitValue,
     GroupMember,
@@ -36,10 +32,12 @@ from millrace.coordinator_records import (
     TransactionLogValue,
     TransactionPartitions,
     TransactionState,
+    read_assignment,
     read_external_commit,
     read_group_value,
     read_offset_value,
     read_offsets_key,
+    read_subscription,
     read_transaction_key,
     read_transaction_value,
     write_key,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from millrace.consumer_protocol import ConsumerProtocolSubscription
-from millrace.coordinator_records import write_versioned
+from millrace.coordinator_records import ConsumerProtocolSubscription, write_versioned
 from millrace.errors import CoordinatorLoadInProgressError, MemberIdRequiredError, MillraceError
 from millrace.protocol import millrace_pb2 as pb
 

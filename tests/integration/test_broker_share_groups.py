@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from millrace.consumer_protocol import read_assignment, read_subscription
+from millrace.coordinator_records import read_assignment, read_subscription
 from millrace.errors import (
     CoordinatorLoadInProgressError,
     FencedMemberEpochError,

@@ -13,7 +13,7 @@ import pytest
 from millrace.clients import Admin, Consumer, TopicPartition
 from millrace.clients.assignors import RangeAssignor
 from millrace.clients.subscription import fetch_layout
-from millrace.consumer_protocol import read_subscription
+from millrace.coordinator_records import read_subscription
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.testing import EmbeddedBroker
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from millrace.consumer_protocol import AssignedPartitions, ConsumerProtocolAssignment, ConsumerProtocolSubscription
-from millrace.coordinator_records import write_versioned
+from millrace.coordinator_records import (
+    AssignedPartitions,
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    write_versioned,
+)
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from millrace.consumer_protocol import read_subscribed_topics
+from millrace.coordinator_records import read_subscribed_topics
 from millrace.errors import InvalidRecordError, UnsupportedVersionError
 from millrace_broker.groups.members import GroupMembers
 from millrace_broker.groups.requests import CONSUMER

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from millrace.acls import AclOperation, ResourceType
-from millrace.consumer_protocol import read_assignment, read_subscription
+from millrace.coordinator_records import read_assignment, read_subscription
 from millrace.errors import GroupIdNotFoundError
 from millrace.kafka_protocol.calls.share_group_describe import (
     Assignment,

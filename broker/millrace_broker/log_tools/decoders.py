@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any, Final
 from uuid import UUID
 
-from millrace.consumer_protocol import PROTOCOL_TYPE, read_assignment, read_subscription
+from millrace.consumer_protocol import PROTOCOL_TYPE
 from millrace.coordinator_records import (
     OFFSETS_TOPIC,
     SHARE_STATE_TOPIC,
@@ -33,8 +33,10 @@ from millrace.coordinator_records import (
     TransactionLogValue,
     TransactionState,
     UnknownKey,
+    read_assignment,
     read_offsets_key,
     read_share_state_key,
+    read_subscription,
     read_transaction_key,
     read_versioned,
 )

@@ -9,6 +9,15 @@
 The messages are those of ``millrace.kafka_protocol``. A group's record holds those of ``millrace.consumer_protocol``.
 """
 
+from millrace.consumer_protocol import (
+    AssignedPartitions,
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    OwnedPartitions,
+    read_assignment,
+    read_subscribed_topics,
+    read_subscription,
+)
 from millrace.coordinator_records.internal_topics import (
     AUDIT_COLUMNS,
     AUDIT_TOPIC,
@@ -58,6 +67,9 @@ __all__ = [
     "OFFSETS_TOPIC",
     "SHARE_STATE_TOPIC",
     "TRANSACTIONS_TOPIC",
+    "AssignedPartitions",
+    "ConsumerProtocolAssignment",
+    "ConsumerProtocolSubscription",
     "ExternalCommitKey",
     "ExternalCommitValue",
     "GroupMember",
@@ -67,6 +79,7 @@ __all__ = [
     "Message",
     "OffsetCommitKey",
     "OffsetCommitValue",
+    "OwnedPartitions",
     "ShareSnapshotKey",
     "ShareSnapshotValue",
     "ShareUpdateKey",
@@ -78,11 +91,14 @@ __all__ = [
     "TransactionState",
     "UnknownKey",
     "UpdatedBatch",
+    "read_assignment",
     "read_external_commit",
     "read_group_value",
     "read_offset_value",
     "read_offsets_key",
     "read_share_state_key",
+    "read_subscribed_topics",
+    "read_subscription",
     "read_transaction_key",
     "read_transaction_value",
     "read_versioned",

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.consumer_protocol import read_subscription
 from millrace.coordinator_records import (
     GroupMember,
     GroupMetadataKey,
@@ -22,6 +21,7 @@ from millrace.coordinator_records import (
     read_group_value,
     read_offset_value,
     read_offsets_key,
+    read_subscription,
     read_transaction_key,
     read_transaction_value,
     write_key,

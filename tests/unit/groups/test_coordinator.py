@@ -13,8 +13,7 @@ import pytest
 
 from millrace.config.broker import BrokerConfig
 from millrace.config.listeners import Listener
-from millrace.consumer_protocol import ConsumerProtocolSubscription
-from millrace.coordinator_records import write_versioned
+from millrace.coordinator_records import ConsumerProtocolSubscription, write_versioned
 from millrace.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,

@@ -15,8 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from millrace.clients.assignors import MemberSubscription, find_assignor
 from millrace.clients.model import TopicPartition
-from millrace.consumer_protocol import ConsumerProtocolSubscription
-from millrace.coordinator_records import write_versioned
+from millrace.coordinator_records import ConsumerProtocolSubscription, write_versioned
 from millrace.errors import (
     FencedInstanceIdError,
     IllegalGenerationError,
@@ -291,7 +290,7 @@ class GroupMachine(RuleBasedStateMachine):
 
 
 def topics_of(metadata: bytes) -> tuple[str, ...]:
-    from millrace.consumer_protocol import read_subscription
+    from millrace.coordinator_records import read_subscription
 
     return read_subscription(metadata)[1].topics
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from millrace.consumer_protocol import ConsumerProtocolSubscription
-from millrace.coordinator_records import write_versioned
+from millrace.coordinator_records import ConsumerProtocolSubscription, write_versioned
 from millrace.errors import MillraceError, StorageError
 from millrace_broker.groups.classic_group import ClassicGroup
 from millrace_broker.groups.effects import Answer, SetTimer, Store, StoredGroup, StoredMember, TimerKey

@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from millrace.consumer_protocol import (
+from millrace.coordinator_records import (
     AssignedPartitions,
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     OwnedPartitions,
     read_assignment,
     read_subscription,
+    write_versioned,
 )
-from millrace.coordinator_records import write_versioned
 from millrace.errors import (
     GroupIdNotFoundError,
     InconsistentGroupProtocolError,

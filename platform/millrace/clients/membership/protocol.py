@@ -16,7 +16,7 @@ from millrace.consumer_protocol import (
     read_assignment,
     read_subscription,
 )
-from millrace.coordinator_records import write_versioned
+from millrace.kafka_protocol import write_versioned
 from millrace.partitions import numbers_by_topic
 
 _VERSION: Final = 3

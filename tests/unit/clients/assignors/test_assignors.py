@@ -21,7 +21,7 @@ from millrace.clients.assignors import (
     find_assignor,
 )
 from millrace.clients.assignors.sticky_user_data import encode_sticky
-from millrace.consumer_protocol import ConsumerProtocolSubscription, OwnedPartitions
+from millrace.coordinator_records import ConsumerProtocolSubscription, OwnedPartitions
 from millrace.errors import InvalidConfigError
 
 TOPICS = ("a", "b", "c", "d")

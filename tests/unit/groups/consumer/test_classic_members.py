@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from millrace.consumer_protocol import (
+from millrace.coordinator_records import (
     AssignedPartitions,
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     OwnedPartitions,
     read_assignment,
     read_subscription,
+    write_versioned,
 )
-from millrace.coordinator_records import write_versioned
 from millrace.errors import (
     FencedInstanceIdError,
     GroupIdNotFoundError,
