@@ -10,6 +10,8 @@ import pyarrow as pa
 import pytest
 
 from millrace.errors import MillraceError, UnknownSchemaError
+from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.produce_request import read_produce_request
 from millrace.records import (
     ColumnFlags,
     Compression,
@@ -35,6 +37,7 @@ from millrace.records import (
     recompress_batch,
     scan_headers,
     seal,
+    usual_column_times,
     validate_batch,
 )
 from millrace.records.ipc_message import inspect_message
@@ -96,6 +99,25 @@ LEGACY = [
 LOGS = [*ROWS, *CONTROL, *COLUMNAR, *LEGACY, LEGACY[1] + ROWS[0] + COLUMNAR[0], COLUMNAR[0] + ROWS[3] + COLUMNAR[4]]
 STREAMS = [compress(bytes(range(256)) * 40, codec) for codec in Compression] * 2
 MESSAGES = [batch[128:] for batch in COLUMNAR]
+PLAIN = [
+    build_columnar_batch(columns, timestamps_ms=5)
+    for columns in (
+        pa.record_batch({"value": pa.array([b"v" * 9])}),
+        pa.record_batch({"key": pa.array([b"a", b"", b"c"]), "value": pa.array([b"1" * 30, b"", b"2"])}),
+    )
+]
+PRODUCE = [
+    pb.ProduceRequest(
+        acks=-1,
+        topics=[
+            pb.ProduceRequest.TopicData(
+                name=name, partitions=[pb.ProduceRequest.PartitionData(partition=3, records=bytes(20_000))]
+            )
+            for name in names
+        ],
+    ).SerializeToString()
+    for names in (["t"], ["t", "another"])
+]
 
 
 def schema_of(schema_id: int) -> pa.Schema:
@@ -156,6 +178,20 @@ def decode_columnar(random: Random) -> None:
     recompress_batch(batch, 0, header, schema_of, Compression.ZSTD, max_bytes=BYTES_MAX)
 
 
+def decode_usual_columns(random: Random) -> None:
+    """Check that the complete check accepts what the quick one accepts."""
+    if (batch := resealed(mutated(random, PLAIN))) is None:
+        return
+    header = read_header(batch)
+    times_ms = usual_column_times(batch, 0, header)
+    if times_ms is not None:
+        assert validate_batch(batch, 0, header, schema_of, max_bytes=BYTES_MAX).time_range_ms() == times_ms
+
+
+def decode_produce_requests(random: Random) -> None:
+    read_produce_request(memoryview(mutated(random, PRODUCE)))
+
+
 def decode_some_columns(random: Random) -> None:
     """Read some columns of unvalidated batches without their values."""
     if (batch := resealed(mutated(random, COLUMNAR + ROWS))) is None:
@@ -209,6 +245,8 @@ DECODERS: list[Decoder] = [
     decode_headers,
     decode_rows,
     decode_columnar,
+    decode_usual_columns,
+    decode_produce_requests,
     decode_some_columns,
     decode_entries,
     decode_messages,

@@ -111,7 +111,8 @@ async def handle(broker: Broker, request: pb.ProduceRequest, context: RequestCon
         topic_result = response.topics.add(name=topic_data.name)
         for data in topic_data.partitions:
             result = topic_result.partitions.add(partition=data.partition)
-            part = PartitionAppend(topic_data.name, data.partition, data.records, topic_data.topic_id)
+            records = context.records.get((topic_data.name, data.partition), data.records)
+            part = PartitionAppend(topic_data.name, data.partition, records, topic_data.topic_id)
             appends.append((part, result))
     await append(broker, producing, [part for part, _ in appends])
     if request.acks == _NO_ANSWER:

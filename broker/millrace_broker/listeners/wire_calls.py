@@ -15,10 +15,13 @@ from google.protobuf.message import DecodeError
 from millrace.errors import InvalidRequestError, MillraceError, UnsupportedVersionError
 from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.produce_request import read_produce_request
 from millrace_broker.api import RequestContext
 from millrace_broker.api.common.throttling import throttled
 from millrace_broker.broker import Broker
 from millrace_broker.listeners.shared import UNARY_METHODS, UnaryMethod
+
+_PRODUCE: Final = "Produce"
 
 Buffer = bytes | bytearray | memoryview
 Response = Sequence[Buffer]
@@ -73,6 +76,9 @@ class OwnCall:
         """See ``WireCall``."""
         frames.check_version(head.api_version)
         deadline_ms, message = frames.read_rest(content, position)
+        if self.name == _PRODUCE and isinstance(content, bytearray):  # not a part of the listener's buffer
+            request, records = read_produce_request(message)
+            return self._answer(broker, head, request, context._replace(records=records)), deadline_ms
         try:
             request = self.method.request.FromString(message)
         except DecodeError as error:

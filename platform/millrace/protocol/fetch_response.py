@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 
 from millrace.errors import InvalidRequestError
 from millrace.protocol import millrace_pb2 as pb
+from millrace.protocol.protobuf_fields import read_fields, read_varint
 
 _ALIGNMENT_BYTES: Final = 8
 SMALL_BYTES: Final = 4096
@@ -27,10 +28,7 @@ _TOPIC_NAME: Final = 1
 _TOPIC_PARTITIONS: Final = 3
 _RECORDS: Final = 5
 _PADDING: Final = 9
-_VARINT: Final = 0
-_FIXED64: Final = 1
 _LENGTH: Final = 2
-_FIXED32: Final = 5
 _FRAME_BYTES: Final = 6
 """Size of a tag and a five-byte length. The fixed size allows positions to be computed before lengths are known."""
 
@@ -145,7 +143,7 @@ def read_fetch_response(data: bytes | memoryview, *, small_bytes: int = SMALL_BY
             return
         view = memoryview(data)
         whole = pa.py_buffer(data)
-        for number, _, start, end in _fields(view, 0, len(view)):
+        for number, _, start, end in read_fields(view, 0, len(view)):
             if number == _TOPICS:
                 yield from _topic(view, whole, start, end)
     except (DecodeError, UnicodeDecodeError) as error:
@@ -168,9 +166,9 @@ def read_throttle_time_ms(data: bytes | memoryview) -> int:
 def _read_number(data: bytes | memoryview, number: int) -> int:
     view, position = memoryview(data), 0
     while position < len(view):
-        position, tag = _varint(view, position)
-        position, value = _varint(view, position)
-        if tag == number << 3 | _VARINT:
+        position, tag = read_varint(view, position)
+        position, value = read_varint(view, position)
+        if tag == number << 3:
             return value
         position += value if tag & 7 == _LENGTH else 0
     return 0
@@ -179,7 +177,7 @@ def _read_number(data: bytes | memoryview, number: int) -> int:
 def _topic(view: memoryview, whole: pa.Buffer, start: int, end: int) -> Iterator[FetchedRecords]:
     name = ""
     partitions = []
-    for number, _, first, last in _fields(view, start, end):
+    for number, _, first, last in read_fields(view, start, end):
         if number == _TOPIC_NAME:
             name = str(view[first:last], "utf-8")
         elif number == _TOPIC_PARTITIONS:
@@ -188,7 +186,7 @@ def _topic(view: memoryview, whole: pa.Buffer, start: int, end: int) -> Iterator
         records = whole.slice(0, 0)
         beside = bytearray()
         copied_to = first
-        for number, field_start, value_start, value_end in _fields(view, first, last):
+        for number, field_start, value_start, value_end in read_fields(view, first, last):
             if number == _RECORDS:
                 records = whole.slice(value_start, value_end - value_start)
                 beside += view[copied_to:field_start]
@@ -196,40 +194,3 @@ def _topic(view: memoryview, whole: pa.Buffer, start: int, end: int) -> Iterator
         beside += view[copied_to:last]
         result = pb.FetchResponse.PartitionRecords.FromString(bytes(beside))
         yield FetchedRecords(topic=name, result=result, records=records)
-
-
-def _fields(view: memoryview, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield number, start, and value span of each field with a length; numeric fields are skipped."""
-    while position < end:
-        field_start = position
-        position, tag = _varint(view, position)
-        kind = tag & 7
-        if kind == _LENGTH:
-            start, length = _varint(view, position)
-            position = start + length
-            if position > end:
-                raise InvalidRequestError(f"a fetch response ends at {end}, but one of its fields ends at {position}")
-            yield tag >> 3, field_start, start, position
-        elif kind == _VARINT:
-            position, _ = _varint(view, position)
-        elif kind == _FIXED64:
-            position += 8
-        elif kind == _FIXED32:
-            position += 4
-        else:
-            raise InvalidRequestError(f"a fetch response has a field of kind {kind} at {field_start}")
-
-
-def _varint(view: memoryview, position: int) -> tuple[int, int]:
-    if position < len(view) and (byte := view[position]) < 0x80:
-        return position + 1, byte
-    value = shift = 0
-    while True:
-        if position >= len(view) or shift > 63:
-            raise InvalidRequestError(f"a fetch response has no number at {position}")
-        byte = view[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return position, value
-        shift += 7

@@ -65,7 +65,8 @@ def usual_column_times(buffer: ReadableBuffer, position: int, header: BatchHeade
     """Check a columnar batch as ``validate_batch`` does, for a fraction of its cost, if it is like most small batches.
 
     Return the smallest and the largest timestamp of a valid batch of an opaque topic. It has no nulls, no headers and
-    one timestamp. For any other batch return None, because ``validate_batch`` decides.
+    one timestamp. For any other batch return None, because ``validate_batch`` decides. The caller has verified the
+    checksum.
 
     Raises ``CorruptBatchError`` for a columns header that breaks its rules.
     """

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from millrace_broker.quotas import Lease, Usage
 from millrace_broker.security import KafkaPrincipal, SaslConversation
+
+_NO_RECORDS: Final[Mapping[tuple[str, int], memoryview]] = MappingProxyType({})
 
 
 class ClientAddress(NamedTuple):
@@ -40,6 +44,8 @@ class RequestContext(NamedTuple):
     """SASL of the connection; None at a listener without SASL, and for gRPC."""
     usage: Usage | None = None
     """The call's use of its client's quotas; None if no quota applies."""
+    records: Mapping[tuple[str, int], memoryview] = _NO_RECORDS
+    """Records of a Produce request by topic and partition, if its message has none: they are parts of the request."""
 
     @property
     def client_host(self) -> str:
