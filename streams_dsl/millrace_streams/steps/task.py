@@ -109,8 +109,8 @@ class Steps:
 
     @cached_property
     def fork_count(self) -> int:
-        """Number of forks in the marks."""
-        return len({fork for fork, _, _ in self.forks.values()})
+        """Number of forks in the marks, at least 1: the mark of a fork puts punctuations behind their records."""
+        return max(1, len({fork for fork, _, _ in self.forks.values()}))
 
     @cached_property
     def branching(self) -> Mapping[tuple[str, int], Sequence[tuple[int, int]]]:

@@ -147,3 +147,22 @@ def test_a_stream_time_punctuation_that_another_one_schedules_is_called_in_the_s
         context.schedule(10, "stream_time", outer)
 
     assert calls(init, [[0, 1, 12, 50]]) == [("outer", 0), ("inner", 0), ("outer", 12), ("outer", 50), ("inner", 50)]
+
+
+def test_what_a_punctuation_forwards_comes_after_the_record_also_without_forks() -> None:
+    # The record takes another way to the merge, which has the processor's records first.
+    class Ticking:
+        def init(self, context: Any) -> None:
+            context.schedule(10, "stream_time", lambda time_ms: context.forward("tick", time_ms, time_ms))
+
+        def process(self, record: Any) -> None:
+            pass
+
+    builder = StreamsBuilder()
+    ticks = builder.stream("ticked", **TYPES).process(Ticking)
+    ticks.merge(builder.stream("other", **TYPES)).to("out")
+    driver = TopologyTestDriver(builder.build())
+    assert not driver.plan.forks
+    driver.pipe_records([TestRecord("other", "a", 1, 0), TestRecord("other", "b", 2, 15)])
+    found = [(each.key, each.timestamp) for each in driver.read_records("out")]
+    assert found == [("a", 0), ("tick", 0), ("b", 15), ("tick", 15)]

@@ -20,8 +20,9 @@ from millrace.errors import (
 )
 from millrace.protocol import millrace_pb2 as pb
 from millrace.records import Record, build_rows_batch
-from millrace_broker.api import produce, txn_offset_commit
+from millrace_broker.api import ClientAddress, RequestContext, produce, txn_offset_commit
 from millrace_broker.broker import Broker
+from millrace_broker.security import ANONYMOUS
 from millrace_broker.transactions import ProducerIdAndEpoch
 
 from .test_coordinator import at_rest, is_stable, opened, partition_of, run
@@ -38,7 +39,8 @@ async def _produce(broker: Broker, producer: ProducerIdAndEpoch) -> pb.ProduceRe
     data = pb.ProduceRequest.PartitionData(partition=0, records=bytes(batch))
     request = pb.ProduceRequest(acks=-1, transactional_id="t", timeout_ms=1000)
     request.topics.add(name="orders", partitions=[data])
-    answer = await produce.handle(broker, request, cast("Any", None))
+    context = RequestContext("Produce", "L", ANONYMOUS, "", ClientAddress("h", 1), cast("Any", None))
+    answer = await produce.handle(broker, request, context)
     return answer.topics[0].partitions[0]
 
 
