@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from millrace.errors import CorruptBatchError
 from millrace.records.arrays import binary_array
 from millrace.records.columnar import OPAQUE_SCHEMA_ID, ColumnFlags, opaque_body_schema, read_columns_header
 from millrace.records.compression import Compression
@@ -67,12 +68,13 @@ def usual_column_times(buffer: ReadableBuffer, position: int, header: BatchHeade
     Return the smallest and the largest timestamp of a valid batch of an opaque topic. It has no nulls, no headers and
     one timestamp. For any other batch return None, because ``validate_batch`` decides. The caller has verified the
     checksum.
-
-    Raises ``CorruptBatchError`` for a columns header that breaks its rules.
     """
     if not _may_be_usual(header):
         return None
-    columns = read_columns_header(buffer, position, header)
+    try:
+        columns = read_columns_header(buffer, position, header)
+    except CorruptBatchError:
+        return None
     if columns.schema_id != OPAQUE_SCHEMA_ID or columns.flags not in _USUAL_FLAGS or columns.statistics_position:
         return None
     shape = _shape(columns.flags)
@@ -90,7 +92,8 @@ def usual_column_times(buffer: ReadableBuffer, position: int, header: BatchHeade
 
 def _may_be_usual(header: BatchHeader) -> bool:
     return (
-        0 < header.count <= _ROWS_MAX
+        header.is_columnar
+        and 0 < header.count <= _ROWS_MAX
         and header.last_offset_delta == header.count - 1
         and header.compression == Compression.NONE
         and header.timestamp_type is TimestampType.CREATE_TIME

@@ -4,11 +4,21 @@ import asyncio
 import uuid
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from millrace.config.topic import TopicConfig
 from millrace.errors import CorruptBatchError, InvalidRecordError, InvalidTimestampError, MillraceError
-from millrace.records import HEADER_BYTES, NO_TIMESTAMP, Compression, Record, build_rows_batch, read_header, seal
+from millrace.records import (
+    HEADER_BYTES,
+    NO_TIMESTAMP,
+    Compression,
+    Record,
+    build_columnar_batch,
+    build_rows_batch,
+    read_header,
+    seal,
+)
 from millrace_broker.api.common.record_checks import check_bodies, check_records, look_together
 from millrace_broker.log import ProducedBatches
 from millrace_broker.metadata import RecordCodecs, TopicInfo
@@ -60,6 +70,17 @@ def test_the_largest_timestamp_of_rows_is_corrected(times_ms: tuple[int, ...], c
     found = check_bodies(NO_CODECS, topic(), produced, NOW_MS)
     assert bytes(found.data) == sound * 3
     assert [header.max_timestamp for _, header in found.headers] == [max(times_ms)] * 3
+
+
+@pytest.mark.parametrize("position", [61, 62, 63, 68])
+def test_columns_whose_header_breaks_its_rules_are_an_error_of_their_producer(position: int) -> None:
+    # The producer has made a checksum for them, so that it would send the same bytes again.
+    columns = pa.record_batch({"value": pa.array([b"v"])})
+    damaged = bytearray(build_columnar_batch(columns, timestamps_ms=NOW_MS))
+    damaged[position] = 0xFF
+    produced = ProducedBatches(seal(read_header(damaged), bytes(damaged[HEADER_BYTES:])), topic().config)
+    with pytest.raises(InvalidRecordError):
+        check_bodies(NO_CODECS, topic(), produced, NOW_MS)
 
 
 @pytest.mark.parametrize(("name", "low", "high"), [("gzip", 1, 9), ("lz4", 9, 17), ("zstd", -500, 22)])
