@@ -16,19 +16,17 @@ from google.protobuf.message import DecodeError
 
 from millrace.errors import InvalidRequestError
 from millrace.protocol import millrace_pb2 as pb
-from millrace.protocol.protobuf_fields import read_fields, read_varint
+from millrace.protocol.protobuf_fields import VARINT, read_fields, read_varint, tag_of, without
 
 _ALIGNMENT_BYTES: Final = 8
 SMALL_BYTES: Final = 4096
 """Smaller responses use protobuf, because parsing the fields in Python takes longer than two copies."""
-_TOPICS: Final = 1
-_THROTTLE_TIME_MS: Final = 2
-_SESSION_ID: Final = 3
-_TOPIC_NAME: Final = 1
-_TOPIC_PARTITIONS: Final = 3
-_RECORDS: Final = 5
-_PADDING: Final = 9
-_LENGTH: Final = 2
+_TOPICS: Final = tag_of(1)
+_THROTTLE_TIME_MS: Final = tag_of(2, VARINT)
+_SESSION_ID: Final = tag_of(3, VARINT)
+_TOPIC_PARTITIONS: Final = tag_of(3)
+_RECORDS: Final = tag_of(5)
+_PADDING: Final = tag_of(9)
 _FRAME_BYTES: Final = 6
 """Size of a tag and a five-byte length. The fixed size allows positions to be computed before lengths are known."""
 
@@ -100,16 +98,16 @@ def _partition_parts(partition: PartitionAnswer, position: int) -> tuple[list[An
     if not partition.records:
         return [head], len(head)
     unpadded = position + len(head) + 2 + _FRAME_BYTES
-    padding = bytes((_PADDING << 3 | _LENGTH, -unpadded % _ALIGNMENT_BYTES)) + bytes(-unpadded % _ALIGNMENT_BYTES)
+    padding = bytes((_PADDING, -unpadded % _ALIGNMENT_BYTES)) + bytes(-unpadded % _ALIGNMENT_BYTES)
     frame = _frame(_RECORDS, len(partition.records))
     return [head, padding, frame, partition.records], len(head) + len(padding) + len(frame) + len(partition.records)
 
 
-def _frame(number: int, length: int) -> bytes:
+def _frame(tag: int, length: int) -> bytes:
     """Encode tag and length of a field. The length always takes five bytes, which varint readers accept."""
     return bytes(
         (
-            number << 3 | _LENGTH,
+            tag,
             length & 0x7F | 0x80,
             length >> 7 & 0x7F | 0x80,
             length >> 14 & 0x7F | 0x80,
@@ -143,8 +141,8 @@ def read_fetch_response(data: bytes | memoryview, *, small_bytes: int = SMALL_BY
             return
         view = memoryview(data)
         whole = pa.py_buffer(data)
-        for number, _, start, end in read_fields(view, 0, len(view)):
-            if number == _TOPICS:
+        for tag, _, start, end in read_fields(view, 0, len(view)):
+            if tag == _TOPICS:
                 yield from _topic(view, whole, start, end)
     except (DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequestError(f"the fetch response cannot be parsed: {error}") from error
@@ -163,34 +161,19 @@ def read_throttle_time_ms(data: bytes | memoryview) -> int:
     return _read_number(data, _THROTTLE_TIME_MS)
 
 
-def _read_number(data: bytes | memoryview, number: int) -> int:
-    view, position = memoryview(data), 0
-    while position < len(view):
-        position, tag = read_varint(view, position)
-        position, value = read_varint(view, position)
-        if tag == number << 3:
-            return value
-        position += value if tag & 7 == _LENGTH else 0
+def _read_number(data: bytes | memoryview, tag: int) -> int:
+    view = memoryview(data)
+    for found, _, start, _ in read_fields(view, 0, len(view)):
+        if found == tag:
+            return read_varint(view, start)[1]
     return 0
 
 
 def _topic(view: memoryview, whole: pa.Buffer, start: int, end: int) -> Iterator[FetchedRecords]:
-    name = ""
-    partitions = []
-    for number, _, first, last in read_fields(view, start, end):
-        if number == _TOPIC_NAME:
-            name = str(view[first:last], "utf-8")
-        elif number == _TOPIC_PARTITIONS:
-            partitions.append((first, last))
+    outside, partitions = without(view, start, end, _TOPIC_PARTITIONS)
+    name = pb.FetchResponse.TopicRecords.FromString(outside).name
     for first, last in partitions:
-        records = whole.slice(0, 0)
-        beside = bytearray()
-        copied_to = first
-        for number, field_start, value_start, value_end in read_fields(view, first, last):
-            if number == _RECORDS:
-                records = whole.slice(value_start, value_end - value_start)
-                beside += view[copied_to:field_start]
-                copied_to = value_end
-        beside += view[copied_to:last]
-        result = pb.FetchResponse.PartitionRecords.FromString(bytes(beside))
-        yield FetchedRecords(topic=name, result=result, records=records)
+        outside, found = without(view, first, last, _RECORDS)
+        records_start, records_end = found[-1] if found else (first, first)
+        result = pb.FetchResponse.PartitionRecords.FromString(outside)
+        yield FetchedRecords(topic=name, result=result, records=whole.slice(records_start, records_end - records_start))

@@ -67,6 +67,13 @@ def test_small_records_stay_in_the_request() -> None:
     assert read_produce_request(memoryview(request.SerializeToString())) == (request, {})
 
 
+@pytest.mark.parametrize("field", [b"\x18\x01", b"\x22\x00", b"\x7a\x00"], ids=["number", "topic", "unknown"])
+def test_a_request_of_many_small_fields_is_left_to_protobuf(field: bytes) -> None:
+    # A loop over them in Python would take the broker's event loop for long.
+    data = built({"t": (b"", {0: b"x" * LARGE})}).SerializeToString() + 1_000 * field
+    assert read_produce_request(memoryview(data)) == (pb.ProduceRequest.FromString(data), {})
+
+
 @given(st.binary(max_size=60), st.data())
 def test_other_bytes_are_refused_or_read_as_by_the_generated_class(noise: bytes, data: st.DataObject) -> None:
     request = bytearray(built({"topic": (b"id", {0: b"x" * LARGE})}, acks=-1).SerializeToString())
