@@ -109,7 +109,7 @@ class Steps:
 
     @cached_property
     def fork_count(self) -> int:
-        """Number of forks in the marks, at least 1: the mark of a fork puts punctuations behind their records."""
+        """Number of forks in the marks, at least 1, because rows of punctuations need a mark that puts them last."""
         return max(1, len({fork for fork, _, _ in self.forks.values()}))
 
     @cached_property
