@@ -365,9 +365,10 @@ class Connection(asyncio.BufferedProtocol):
                 self._close(failure)
                 return
             response = refusal
-        self._enter(State.SENDING)
         if response:
             self._writer.write(response)
+        if not self._writer.is_idle:
+            self._enter(State.SENDING)
         self._sent()
 
     def _sent(self) -> None:

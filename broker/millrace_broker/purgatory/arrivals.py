@@ -92,7 +92,10 @@ class Watch:
         return not (waiting.is_expired or self._arrivals._is_closed)
 
     def _total_bytes(self) -> int:
-        return sum(self._arrivals._arrived.get(key, 0) for key in self._keys)
+        arrived, total = self._arrivals._arrived, 0
+        for key in self._keys:
+            total += arrived.get(key, 0)
+        return total
 
 
 class _Waiting(DelayedOperation):

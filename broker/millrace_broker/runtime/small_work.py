@@ -6,9 +6,9 @@ compressed batches, fsyncs, and reads of data that may not be in memory (docs/de
 
 Invariants
 
-- The event loop does no work of unknown size. If small work waits for long nevertheless, all work goes to threads for
-  ``SLOW_FOR_S``. The kernel, for example, blocks writers that exceed the disk's throughput. A loop that was only
-  preempted by other processes has not waited, and a thread would be preempted as well.
+- The event loop does no work of unknown size. If small work waits for long nevertheless, twice within ``WATCHED_S``,
+  all work goes to threads for ``SLOW_FOR_S``. The kernel, for example, blocks writers that exceed the disk's
+  throughput. A loop that was only preempted by other processes has not waited, and a thread would be preempted as well.
 - Running work here or in a thread differs only in time.
 """
 
@@ -28,6 +28,8 @@ SLOW_S: Final = 0.02
 """Work that takes longer and gave up the processor by itself counts as slow. It waited for the disk, for example."""
 SLOW_FOR_S: Final = 1.0
 """Time for which all work goes to threads after slow work."""
+WATCHED_S: Final = 10.0
+"""Time for which waits are counted after work that took longer than ``SLOW_S``. To count them costs a system call."""
 
 # The stubs lack them, but asyncio documents them for implementations of tasks.
 _enter_task: Final[Callable[[Any, Any], None]] = getattr(asyncio.tasks, "_enter_task")  # noqa: B009
@@ -45,14 +47,15 @@ def _waits() -> int:
 class SmallWork:
     """Choice between the event loop and a thread for work.
 
-    ``do`` checks the duration of the work. After slow work, ``includes`` chooses threads for ``SLOW_FOR_S``.
+    ``do`` checks the duration of the work. After work that took long, it counts the waits of work for ``WATCHED_S``. If
+    such work is slow again because it waits, ``includes`` chooses threads for ``SLOW_FOR_S``.
     """
 
     def __init__(self, monotonic: Callable[[], float], waits: Callable[[], int] = _waits) -> None:
         """Start with work in the event loop. ``waits`` returns how often the thread has waited."""
         self._monotonic: Final = monotonic
         self._waits: Final = waits
-        self._threads_until = float("-inf")
+        self._threads_until = self._watched_until = float("-inf")
 
     def includes(self, size_bytes: int) -> bool:
         """Return whether work on ``size_bytes``, all in memory, should run in the event loop."""
@@ -60,13 +63,16 @@ class SmallWork:
 
     def do(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run a function in the event loop."""
-        waits, started = self._waits(), self._monotonic()
+        started = self._monotonic()
+        waits = self._waits() if started < self._watched_until else None
         try:
             return function(*args, **kwargs)
         finally:
             ended = self._monotonic()
-            if ended - started > SLOW_S and self._waits() != waits:
-                self._threads_until = ended + SLOW_FOR_S
+            if ended - started > SLOW_S:
+                self._watched_until = ended + WATCHED_S
+                if waits is not None and self._waits() != waits:
+                    self._threads_until = ended + SLOW_FOR_S
 
 
 class StandIn:

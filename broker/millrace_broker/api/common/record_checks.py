@@ -182,10 +182,10 @@ def check_bodies(codecs: RecordCodecs, topic: TopicInfo, produced: ProducedBatch
     for position, header in produced.headers:
         if _is_usual(topic, data, position, header, now_ms, codec.DECOMPRESSED_BYTES_MAX):
             continue
-        _check_kind(topic, data, position, header)
         is_converted = topic.is_typed and not header.is_columnar
         max_bytes = _CONVERTED_BYTES_MAX if is_converted else codec.DECOMPRESSED_BYTES_MAX
         try:
+            _check_kind(topic, data, position, header)
             batch = codec.validate_batch(
                 data, position, header, schema_of, max_bytes=max_bytes, with_any_max_timestamp=not header.is_columnar
             )

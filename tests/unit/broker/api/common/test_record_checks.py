@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from millrace.records import (
 from millrace_broker.api.common.record_checks import check_bodies, check_records, look_together
 from millrace_broker.log import ProducedBatches
 from millrace_broker.metadata import RecordCodecs, TopicInfo
+from millrace_broker.metadata.topics import SchemaVersion
 from millrace_broker.runtime import Executors
 from millrace_broker.runtime.small_work import SMALL_BYTES
 
@@ -72,15 +74,18 @@ def test_the_largest_timestamp_of_rows_is_corrected(times_ms: tuple[int, ...], c
     assert [header.max_timestamp for _, header in found.headers] == [max(times_ms)] * 3
 
 
+@pytest.mark.parametrize("is_typed", [False, True])
 @pytest.mark.parametrize("position", [61, 62, 63, 68])
-def test_columns_whose_header_breaks_its_rules_are_an_error_of_their_producer(position: int) -> None:
+def test_columns_whose_header_breaks_its_rules_are_an_error_of_their_producer(position: int, is_typed: bool) -> None:
     # The producer has made a checksum for them, so that it would send the same bytes again.
     columns = pa.record_batch({"value": pa.array([b"v"])})
-    damaged = bytearray(build_columnar_batch(columns, timestamps_ms=NOW_MS))
+    damaged = bytearray(build_columnar_batch(columns, timestamps_ms=NOW_MS, schema_id=7 if is_typed else 0))
     damaged[position] = 0xFF
-    produced = ProducedBatches(seal(read_header(damaged), bytes(damaged[HEADER_BYTES:])), topic().config)
+    of_columns = (SchemaVersion(id=7, version=1, arrow_schema=columns.schema.serialize().to_pybytes()),)
+    where = replace(topic(), schemas=of_columns) if is_typed else topic()
+    produced = ProducedBatches(seal(read_header(damaged), bytes(damaged[HEADER_BYTES:])), where.config)
     with pytest.raises(InvalidRecordError):
-        check_bodies(NO_CODECS, topic(), produced, NOW_MS)
+        check_bodies(NO_CODECS, where, produced, NOW_MS)
 
 
 @pytest.mark.parametrize(("name", "low", "high"), [("gzip", 1, 9), ("lz4", 9, 17), ("zstd", -500, 22)])
