@@ -5,6 +5,8 @@ The tests cover its command, its start, its end and kill -9.
 
 from __future__ import annotations
 
+import gc
+import logging
 import os
 import random
 import signal
@@ -22,6 +24,7 @@ from millrace import errors
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.testing import EmbeddedBroker
 
+from ..ports import free_port
 from .waiting import AN_HOUR_MS, STALL_S, eventually
 
 MILLRACE = Path(sys.executable).with_name("millrace")
@@ -386,3 +389,46 @@ def test_a_start_that_fails_raises_and_leaves_nothing_running(tmp_path: Path) ->
         pytest.fail("started")
     with EmbeddedBroker(tmp_path / "data"):
         pass
+
+
+class _Messages(logging.Handler):
+    """Messages of a logger. A record of gRPC may have an object that is just being freed, and is not kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
+@pytest.fixture
+def messages_of_grpc() -> Iterator[list[str]]:
+    """Texts that gRPC logs at the level ``DEBUG``."""
+    logger, handler = logging.getLogger("grpc._cython.cygrpc"), _Messages()
+    level, logger.propagate = logger.level, False  # pytest keeps records
+    logger.addHandler(handler)
+    logger.setLevel("DEBUG")
+    yield handler.texts
+    logger.setLevel(level)
+    logger.removeHandler(handler)
+    logger.propagate = True
+
+
+@pytest.mark.parametrize("problem", ["data", "metrics", "grpc"])
+def test_a_start_that_fails_releases_all_ports(tmp_path: Path, problem: str, messages_of_grpc: list[str]) -> None:
+    port, grpc_port = free_port(), free_port()
+    listeners = f"PLAINTEXT://127.0.0.1:{port},GRPC://127.0.0.1:{grpc_port}"
+    with EmbeddedBroker(tmp_path / "other", metrics_port=0) as other:
+        options: dict[str, Any] = {"listeners": listeners}
+        if problem == "metrics":
+            options["metrics.port"] = other.metrics_port
+        if problem == "grpc":
+            options["listeners"] = f"PLAINTEXT://127.0.0.1:{port},GRPC://{other.grpc_address}"
+        data = tmp_path / ("other" if problem == "data" else "data")
+        with pytest.raises(errors.EnvironmentProblemError, match="in use"):
+            EmbeddedBroker(data, options=options).start()
+        with EmbeddedBroker(tmp_path / "data", options={"listeners": listeners}) as broker:
+            assert broker.grpc_address == f"127.0.0.1:{grpc_port}"
+    gc.collect()
+    assert not [each for each in messages_of_grpc if "dealloc" in each], "a server of gRPC was not stopped"

@@ -263,18 +263,21 @@ def test_a_password_is_stored_encrypted_never_described_and_read_again_after_a_r
             assert PASSWORD not in str(stored)
 
 
+@pytest.mark.parametrize("protocol", ["kafka", "grpc"])
 def test_a_broker_starts_without_a_dynamic_listener_whose_address_is_taken(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, protocol: str
 ) -> None:
     port = free_port()
+    added = {"listeners": f"{STATIC},ADDED://127.0.0.1:{port}", "listener.protocol.map": f"GRPC:grpc,ADDED:{protocol}"}
+    added["listener.security.protocol.map"] = "ADDED:PLAINTEXT"
     with EmbeddedBroker(tmp_path) as broker, Admin(broker.bootstrap_servers) as admin:
-        admin.alter_configs("0", {"listeners": f"{STATIC},ADDED://127.0.0.1:{port}"}, resource="broker")
+        admin.alter_configs("0", added, resource="broker")
         eventually(lambda: broker.server.ports.get("ADDED") == port)
     with socket.create_server(("127.0.0.1", port)), EmbeddedBroker(tmp_path) as broker:
         assert broker.server.ports.keys() == broker.server.broker.endpoints.keys() == {"PLAINTEXT", "GRPC"}
         assert "listener ADDED cannot be as configured: cannot listen at ADDED" in caplog.text
         with Admin(broker.bootstrap_servers) as admin:
-            admin.alter_configs("0", delete=["listeners"], resource="broker")
+            admin.alter_configs("0", delete=[*added], resource="broker")
 
 
 @pytest.mark.parametrize(

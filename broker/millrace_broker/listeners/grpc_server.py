@@ -99,6 +99,7 @@ class GrpcListener:
         self._credentials: Final = _credentials(self._callers)
         use_grpc()
         self._server: Final = grpc.aio.server(options=_options(config))
+        self._has_started = False
 
     def bind(self, address: Listener) -> int:
         """Bind to an address and return the port. Raises ``EnvironmentProblemError`` if it cannot be bound."""
@@ -119,6 +120,10 @@ class GrpcListener:
         self._server.add_generic_rpc_handlers((_handlers(broker, callers),))
         if callers.sessions is not None:
             self._server.add_generic_rpc_handlers((_authentication(broker, callers, callers.sessions),))
+        await self._start()
+
+    async def _start(self) -> None:
+        self._has_started = True
         await self._server.start()
 
     def take_access(self, access: ListenerAccess) -> None:
@@ -127,7 +132,14 @@ class GrpcListener:
         self._callers.access = access
 
     async def stop(self, grace_s: float) -> None:
-        """Refuse new calls, and let those in progress end. Cancel the remaining calls after ``grace_s``."""
+        """Refuse new calls, and let those in progress end. Cancel the remaining calls after ``grace_s``.
+
+        Call it also for a listener that was not started, or could not be bound.
+        """
+        if not self._has_started:
+            # gRPC stops only servers that have started. Any other server keeps its port until the process ends. gRPC
+            # also logs such a server while it frees it, and a handler that keeps the record keeps freed memory.
+            await self._start()
         await self._server.stop(grace_s)
 
 

@@ -49,7 +49,7 @@ class ListenerSet:
         self._on_close: Final = state.connection_closed
         self._config = config
         self.by_name: Final[dict[str, TcpListener | GrpcListener]] = {}
-        """The present listeners."""
+        """The present listeners. One that could not be bound is there until it is stopped."""
         self._broker: Broker | None = None
         self._advertise: Advertise | None = None
         self._changing: Final = asyncio.Lock()
@@ -166,18 +166,18 @@ class ListenerSet:
         return problems
 
     async def _add(self, name: str) -> None:
-        self._bind(name)
-        if self._broker is None:
-            return
         try:
-            await self.by_name[name].start(self._broker)
+            self._bind(name)
+            if self._broker is not None:
+                await self.by_name[name].start(self._broker)
         except MillraceError:
-            self._remove(name)
+            if name in self.by_name:
+                self._remove(name)
             raise
 
     def _remove(self, name: str) -> asyncio.Task[None]:
         _logger.info("listener %s is removed", name)
-        del self.ports[name]
+        self.ports.pop(name, None)
         task = asyncio.create_task(self.by_name.pop(name).stop(_GRACE_S), name=f"millrace-stop-{name}")
         self._stopping.add(task)
         task.add_done_callback(self._stopping.discard)
@@ -190,8 +190,8 @@ class ListenerSet:
             listener = TcpListener(config, name, self._calls, self._on_close)
         else:
             listener = GrpcListener(config, name)
+        self.by_name[name] = listener  # it is stopped also if it cannot be bound
         self.ports[name] = listener.bind(config.listener_addresses[name])
-        self.by_name[name] = listener
 
     def _renew_endpoints(self) -> None:
         self.endpoints.clear()
