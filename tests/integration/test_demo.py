@@ -33,13 +33,13 @@ RUN_SECONDS_MAX = 600.0
 
 HANGING_UP = re.compile(
     rb"Traceback \(most recent call last\):\n"
-    rb'(?:  File "[^"]*pyspark/daemon\.py", line \d+, in manager\n|\Z)'
-    rb'(?:  File "[^"]*pyspark/daemon\.py", line \d+, in worker\n|\Z)'
+    rb'(?:  File "[^"]*pyspark/daemon\.py", line \d+, in (?:manager|worker)\n(?:    .*\n)?){0,2}'
     rb"(?:BrokenPipeError: .*\n|\Z)"
 )
 """PySpark's output when Spark disconnects an idle planning worker. No setting can replace PySpark's daemon there.
 
-The daemon writes line by line and ends with the job, so the log may end at any of the lines.
+A worker that ends at that moment writes a traceback of its own, with lines of the source. The daemon writes line by
+line and ends with the job, so the log may end at any of the lines.
 """
 END_SECONDS_MAX = 60.0
 POLL_SECONDS = 0.02
