@@ -92,10 +92,7 @@ class Watch:
         return not (waiting.is_expired or self._arrivals._is_closed)
 
     def _total_bytes(self) -> int:
-        arrived, total = self._arrivals._arrived, 0
-        for key in self._keys:
-            total += arrived.get(key, 0)
-        return total
+        return sum(self._arrivals._arrived.get(key, 0) for key in self._keys)
 
 
 class _Waiting(DelayedOperation):
