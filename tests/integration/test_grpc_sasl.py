@@ -167,6 +167,7 @@ def test_a_client_that_does_not_authenticate_in_time_is_refused(
 def test_a_client_that_says_nothing_takes_no_place_of_running_calls(broker: EmbeddedBroker) -> None:
     """Otherwise some silent clients, which need no password, could keep the heartbeats of all groups out."""
     admission = broker.server.broker.admission
+    connections = admission.statistics().connections
     with grpc.insecure_channel(f"127.0.0.1:{broker.server.ports['GRPC_PLAIN']}") as channel:
         over = threading.Event()
 
@@ -179,6 +180,7 @@ def test_a_client_that_says_nothing_takes_no_place_of_running_calls(broker: Embe
         try:
             eventually(lambda: admission.statistics().parked == 3, "the exchanges to wait for their clients")
             assert admission.statistics().requests == 0
+            assert admission.statistics().connections <= connections, "their connection takes no place either"
         finally:
             over.set()
             for call in calls:

@@ -11,6 +11,7 @@ import ssl
 import struct
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -283,6 +284,30 @@ def test_more_connections_without_a_call_than_the_limit_end_the_oldest(
             for each in (fourth, fifth):
                 each.call(ApiVersionsRequest(client_software_name="x", client_software_version="1"), 3)
             assert second.call(MetadataRequest(topics=()), 1).brokers, "connections with calls stay"
+
+
+def test_clients_without_authentication_take_no_connection_place(tmp_path: Path) -> None:
+    """Otherwise some of them could keep all others out, and operators from the reserve."""
+    options = {
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.jaas.config": JAAS,
+        "max.connections": "1",
+        "control.max.connections": "1",
+    }
+    versions = ApiVersionsRequest(client_software_name="x", client_software_version="1")
+    with EmbeddedBroker(tmp_path, options=options) as broker, ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(KafkaWire(broker)).call(versions, 3)
+            stack.enter_context(KafkaWire(broker)).call(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+        admission = broker.server.broker.admission
+        assert admission.statistics().connections == 0
+        with KafkaWire(broker) as wire:
+            wire.call(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+            message = f"\0alice\0{PASSWORD}".encode()
+            assert wire.call(SaslAuthenticateRequest(auth_bytes=message), 2).error_code == 0
+            assert wire.call(MetadataRequest(topics=()), 1).brokers
+            assert admission.statistics().connections == 1
 
 
 @pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL"])

@@ -8,7 +8,8 @@ Invariants
 - Memory for a message is taken from the budget before the message is received, in steps if memory is short. Bytes that
   arrive with its head are excepted, at most the listener's buffer. While the connection waits for memory, it reads
   nothing. A message that stops in the middle gives way to calls that wait.
-- Before and during authentication, a request takes a place and memory only when it is complete.
+- Before and during authentication, a request takes a place and memory only when it is complete. The connection is
+  counted with its first call after that.
 - A request is answered exactly once, unless the connection is lost, which cancels the handler. Both leases and the
   place among the requests in progress are given back either way. The response's lease ends once the kernel has it.
 - A handler runs at once in the event loop up to its first wait. Only a handler that waits gets a task (``small_work``).
@@ -197,7 +198,7 @@ class Connection(asyncio.BufferedProtocol):
         # A client without a password must not keep a place. The client id decides which quotas a call waits for.
         if (is_early or wants_client_id) and len(data) < end:
             return 0
-        if not (self._is_counted or is_authenticating):  # a Kafka client, which has no greeting
+        if not (self._is_counted or is_early):  # a Kafka client, which has no greeting
             if head.api_key >= frames.OWN_KEYS_MIN:
                 raise InvalidRequestError("the first call of a client of millrace is HELLO")
             self._listener.wire_call(head.api_key)  # a client of another protocol is not counted
@@ -223,9 +224,7 @@ class Connection(asyncio.BufferedProtocol):
         return frames.HEAD_BYTES + head.rest_bytes
 
     def _count(self) -> None:
-        """Count the connection, of which calls of SASL may have taken a place already. Raises ``ThrottledError``."""
-        if self._sasl is not None:
-            self._broker.admission.connections.closed(self)
+        """Count the connection. Raises ``ThrottledError``."""
         self._listener.count(self, is_broker=self._handling.is_exempt)
         self._is_counted = True
 
@@ -240,7 +239,7 @@ class Connection(asyncio.BufferedProtocol):
         admission = self._broker.admission
         if not (request.call.waits_for_place and admission.rooms[call_class].is_full):
             try:
-                self._call = admission.begin(self, call_class)
+                self._call = admission.begin(self if self._is_counted else None, call_class)
             except MillraceError as error:
                 self._turn_away(call_class, part, error)
                 return
@@ -264,7 +263,8 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _admission(self, call_class: CallClass, size_bytes: int, arrived_bytes: int) -> None:
         if self._call is None:
-            self._call = await self._broker.admission.begin_in_turn(self, call_class)
+            peer = self if self._is_counted else None
+            self._call = await self._broker.admission.begin_in_turn(peer, call_class)
         await self._call.take_request_memory(self._call.request_step(size_bytes, arrived_bytes))
 
     def _admitted(self, call_class: CallClass, held: memoryview, failure: MillraceError | None) -> None:

@@ -199,7 +199,7 @@ def _authentication(broker: Broker, callers: Callers, sessions: GrpcSessions) ->
     async def behaviour(_requests: AsyncIterator[Any], context: _Context) -> None:
         with ExitStack() as stack:
             try:
-                admitted = broker.admission.begin(context.peer(), class_of("SaslAuthenticate"))
+                admitted = broker.admission.begin(None, class_of("SaslAuthenticate"))
                 stack.callback(admitted.end)
                 stack.callback(admitted.response_lease.release)
                 current_call.set(admitted)

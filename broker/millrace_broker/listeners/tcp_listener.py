@@ -43,8 +43,9 @@ _HANDSHAKE_S: Final = 10.0
 _HANDSHAKES_MAX: Final = 1000
 """Largest number of TLS handshakes at a time. A further one ends the oldest, which is a client that says nothing."""
 _UNCOUNTED_MAX: Final = 2000
-"""Largest number of connections at a time that have made no call, and are not counted. A further one ends the oldest.
+"""Largest number of connections at a time that are not counted, because they have made no call after authentication.
 
+A further one ends the oldest.
 Without a bound, clients that say nothing could take all file descriptors, and the broker could open no segment.
 """
 _NOT_HERE: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)

@@ -179,13 +179,16 @@ class Admission:
         """Apply the numbers of connections of a changed configuration."""
         self.connections.maxima.update(_connections_max(config))
 
-    def begin(self, peer: Hashable, call_class: CallClass) -> AdmittedCall:
-        """Admit a call of a connection. The caller must end it. Raises ``ThrottledError``."""
+    def begin(self, peer: Hashable | None, call_class: CallClass) -> AdmittedCall:
+        """Admit a call of a connection. The caller must end it. Raises ``ThrottledError``.
+
+        ``peer`` is None before the client has authenticated, because its connection must not take another's place.
+        """
         room = self.rooms[call_class]
         room.enter()
         return self._begun(peer, room)
 
-    async def begin_in_turn(self, peer: Hashable, call_class: CallClass) -> AdmittedCall:
+    async def begin_in_turn(self, peer: Hashable | None, call_class: CallClass) -> AdmittedCall:
         """Admit a call as ``begin`` does, after a wait for a place.
 
         Raises ``ThrottledError`` if there is no place for the connection.
@@ -194,12 +197,13 @@ class Admission:
         await room.enter_in_turn()
         return self._begun(peer, room)
 
-    def _begun(self, peer: Hashable, room: Room) -> AdmittedCall:
-        try:
-            self.connections.call_begins(peer, room.call_class)
-        except ThrottledError:
-            room.leave()
-            raise
+    def _begun(self, peer: Hashable | None, room: Room) -> AdmittedCall:
+        if peer is not None:
+            try:
+                self.connections.call_begins(peer, room.call_class)
+            except ThrottledError:
+                room.leave()
+                raise
         return AdmittedCall(self, peer, room)
 
     def statistics(self) -> AdmissionStatistics:
@@ -236,7 +240,7 @@ class AdmittedCall:
         "response_lease",
     )
 
-    def __init__(self, admission: Admission, peer: Hashable, room: Room) -> None:
+    def __init__(self, admission: Admission, peer: Hashable | None, room: Room) -> None:
         """Create the call for ``Admission.begin``, which has taken its place in a room."""
         self._admission: Final = admission
         self._peer: Final = peer
@@ -337,7 +341,8 @@ class AdmittedCall:
         self._give_place()
         if self._is_counted:
             self._admission.parked.release(self)
-        self._admission.connections.call_ended(self._peer)
+        if self._peer is not None:
+            self._admission.connections.call_ended(self._peer)
         self._unseen_lease.release()
         self.request_lease.release()
 
