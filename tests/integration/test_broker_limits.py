@@ -11,12 +11,15 @@ import grpc
 import pytest
 
 from millrace import errors
+from millrace.kafka_protocol.calls.metadata import MetadataRequest
 from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.status import ERROR_CODE_KEY, error_from_rpc
 from millrace_broker.testing import EmbeddedBroker
 
+from ..certificates import Authority
 from .frame_calls import Frames
+from .kafka_wire import KafkaWire
 from .waiting import STALL_S, eventually
 
 
@@ -147,3 +150,32 @@ def test_a_body_that_is_no_message_ends_the_call_alone(calls: Any) -> None:
     with pytest.raises(grpc.RpcError):
         raw(b"\xff\xff\xff", timeout=STALL_S)
     calls.call("ApiVersions", pb.ApiVersionsRequest())
+
+
+def test_connections_of_an_address_beyond_its_limit_are_closed(tmp_path: Path) -> None:
+    """Connections in the handshake of TLS count too, and all listeners together."""
+    options = {
+        "listeners": "PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0",
+        "ssl.keystore.location": Authority.make().issue("CN=broker").write(tmp_path / "broker.pem"),
+        "max.connections.per.ip": "9",
+        "max.connections.per.ip.overrides": "127.0.0.1:2",
+    }
+
+    def is_answered() -> bool:
+        with KafkaWire(broker.server.ports["PLAINTEXT"]) as wire:
+            try:
+                return bool(wire.call(MetadataRequest(topics=()), 1).brokers)
+            except (ConnectionError, EOFError):
+                return False
+
+    with EmbeddedBroker(tmp_path / "data", options=options) as broker:
+        counts = broker.server.broker.admission.addresses._counts
+        assert is_answered()
+        eventually(lambda: not counts, "the broker to see the end of the connection")
+        with KafkaWire(broker.server.ports["SSL"]) as handshake, KafkaWire(broker.server.ports["PLAINTEXT"]) as other:
+            assert other.call(MetadataRequest(topics=()), 1).brokers
+            eventually(lambda: counts.total() == 2, "the broker to accept the connection of the handshake")
+            assert not is_answered()
+            handshake.sock.close()
+            eventually(is_answered, "the place of the failed handshake to be free")
+        eventually(lambda: not counts, "all places to be free")

@@ -209,8 +209,12 @@ class TcpListener:
     def handshake_ended(self, connection: TlsTransport, failure: Exception | None) -> None:
         """See ``TlsOwner``."""
         began = self._handshakes.pop(connection, None)
-        if began is not None and failure is not None and not self._has_stopped:
-            _logger.info("the TLS handshake with %s failed: %s", connection.get_extra_info("peername"), failure)
+        if began is None or failure is None:
+            return
+        peer = connection.get_extra_info("peername")
+        self.broker.admission.addresses.closed(peer[0])
+        if not self._has_stopped:
+            _logger.info("the TLS handshake with %s failed: %s", peer, failure)
 
     def _end_handshake(self, connection: TlsTransport, reason: str) -> None:
         """Close the connection of an unfinished handshake."""
@@ -267,10 +271,15 @@ class TcpListener:
 
     def _take_turn(self, transport: asyncio.Transport) -> None:
         """Read nothing from a new connection until the rates of new connections allow it; close a refused one then."""
+        host = transport.get_extra_info("peername")[0]
+        if not self.broker.admission.addresses.opened(host):
+            _logger.info("a connection from %s is closed: its address has max.connections.per.ip connections", host)
+            transport.abort()
+            return
         rates = self.broker.client_quotas.connections
         if not rates.is_active:
             return
-        delay = rates.opened(self.name, transport.get_extra_info("peername")[0])
+        delay = rates.opened(self.name, host)
         if delay.is_refused or delay.wait_s > 0:
             transport.pause_reading()
             self.loop.call_later(delay.wait_s, transport.abort if delay.is_refused else transport.resume_reading)
@@ -279,6 +288,7 @@ class TcpListener:
         """Remove a closed connection."""
         self._connections.discard(connection)
         self._uncounted.pop(connection, None)
+        self.broker.admission.addresses.closed(connection.client_address.host)
         self._on_close(self.name, connection.client_address)
         if not self._connections:
             self._are_closed.set()

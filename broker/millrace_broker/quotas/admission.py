@@ -30,6 +30,7 @@ from typing import Final
 
 from millrace.config.broker import BrokerConfig
 from millrace.errors import ThrottledError
+from millrace_broker.quotas.address_connections import AddressConnections
 from millrace_broker.quotas.byte_budget import ByteBudget, Lease, SizeEstimate
 from millrace_broker.quotas.call_classes import CallClass
 from millrace_broker.quotas.connections import Connections
@@ -173,11 +174,13 @@ class Admission:
             ),
         }
         self.connections: Final = Connections(_connections_max(config), monotonic)
+        self.addresses: Final = AddressConnections(config)
         self.parked: Final[ParkedCalls[AdmittedCall]] = ParkedCalls(config.purgatory_max_request_bytes)
 
     def take_config(self, config: BrokerConfig) -> None:
         """Apply the numbers of connections of a changed configuration."""
         self.connections.maxima.update(_connections_max(config))
+        self.addresses.take_config(config)
 
     def begin(self, peer: Hashable | None, call_class: CallClass) -> AdmittedCall:
         """Admit a call of a connection. The caller must end it. Raises ``ThrottledError``.
