@@ -213,3 +213,7 @@ def rotate(
     else:
         for name, end in files.renew(days, overlap).items():
             typer.echo(f"{directory}/{name} is valid until {end:%Y-%m-%d}")
+        for name in files.foreign_files():
+            typer.echo(
+                f"{directory}/{name} stays: it has no key with a certificate of an authority in ca.pem", err=True
+            )

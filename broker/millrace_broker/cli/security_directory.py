@@ -46,6 +46,8 @@ _OF_ONE_BROKER: Final = ("broker.id", "listeners", "advertised.listeners", "ssl.
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _NAME_OF_BROKER: Final = re.compile(rf"{_BROKER}-(\d+)")
 """Name of a broker's files, without the suffix."""
+_CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
+_PRIVATE_KEY: Final = b"PRIVATE KEY-----"
 _PASSWORD_BYTES: Final = 24
 _PUBLIC_MODE: Final = 0o644
 _SECRET_MODE: Final = 0o600
@@ -284,7 +286,8 @@ class SecurityDirectory:
     def renew(self, days: int, overlap_s: float) -> dict[str, datetime]:
         """Issue all certificates again, by the newest authority. Return their ends by their files.
 
-        Raises ``UsageError`` if the newest authority is younger than ``overlap_s``.
+        Files of others (``foreign_files``) stay as they are. Raises ``UsageError`` if the newest authority is younger
+        than ``overlap_s``, and ``InvalidConfigError`` for a damaged certificate, before any file is changed.
         """
         authority = self._authority()
         age_s = time.time() - (self.path / TRUST_STORE).stat().st_mtime
@@ -293,12 +296,15 @@ class SecurityDirectory:
                 f"the authority in {self.path / TRUST_STORE} is {age_s:.0f} s old, and brokers and clients may not "
                 f"trust it yet: try again in {overlap_s - age_s:.0f} s, or give --overlap 0 if all of them have it"
             )
-        ends = {}
-        for path, certificate in self._certificates():
-            renewed = authority.renew(certificate, days)
-            self._write(path.name, renewed, _SECRET_MODE, replaces=True)
-            ends[path.name] = certificates_of(str(path), renewed)[0].not_valid_after_utc
-        return ends
+        renewed = {path.name: authority.renew(certificate, days) for path, certificate in self._certificates()}
+        for name, content in renewed.items():
+            self._write(name, content, _SECRET_MODE, replaces=True)
+        return {name: certificates_of(name, content)[0].not_valid_after_utc for name, content in renewed.items()}
+
+    def foreign_files(self) -> list[str]:
+        """Return the names of PEM files that ``renew`` leaves as they are, such as revocation lists."""
+        own = {path for path, _ in self._certificates()}
+        return [path.name for path in self._stores() if path not in own]
 
     def add_authority(self) -> str:
         """Add a new authority to the trust store, for the next certificates. Return its name.
@@ -359,10 +365,19 @@ class SecurityDirectory:
         path = self.path / TRUST_STORE
         return certificates_of(str(path), path.read_bytes())
 
+    def _stores(self) -> list[Path]:
+        return [path for path in sorted(self.path.glob("*.pem")) if path.name not in (TRUST_STORE, AUTHORITY)]
+
     def _certificates(self) -> Iterator[tuple[Path, Certificate]]:
-        for path in sorted(self.path.glob("*.pem")):
-            if path.name not in (TRUST_STORE, AUTHORITY):
-                yield path, certificates_of(str(path), path.read_bytes())[0]
+        """Find the key stores whose certificate an authority of the trust store has issued."""
+        issuers = {each.subject for each in self._authorities()}
+        for path in self._stores():
+            content = path.read_bytes()
+            if _PRIVATE_KEY not in content or _CERTIFICATE not in content:
+                continue
+            certificate = certificates_of(str(path), content)[0]
+            if certificate.issuer in issuers:
+                yield path, certificate
 
     def _write_properties(self, name: str, comment: str, options: Mapping[str, str]) -> None:
         text = f"# {comment}\n" + "".join(f"{option}={escaped_value(value)}\n" for option, value in options.items())

@@ -12,11 +12,13 @@ from millrace.config.base import read_properties
 from millrace.config.broker import BrokerConfig
 from millrace.config.client import ClientConfig
 from millrace.config.listener_options import parse_scram_credentials
-from millrace.errors import ClusterAuthorizationError, EnvironmentProblemError, UsageError
+from millrace.errors import ClusterAuthorizationError, EnvironmentProblemError, InvalidConfigError, UsageError
 from millrace.security.scram import ScramCredential
 from millrace.security.stores import certificates_of, decode_stores, read_stores
 from millrace.security.tls import client_context
 from millrace_broker.cli.security_directory import Place, SecurityDirectory
+
+from ....certificates import Authority as OtherAuthority
 
 PLACES = [Place("broker-1.example", 9092), Place("broker-2.example", 9092)]
 
@@ -130,6 +132,30 @@ def test_renewed_certificates_have_the_same_names_and_new_keys(files: SecurityDi
         {"ssl.keystore.location": str(files.path / "client.pem"), "ssl.truststore.location": str(files.path / "ca.pem")}
     )
     client_context(config, decode_stores(config, read_stores(config)))
+
+
+def test_files_of_others_stay_as_they_are(files: SecurityDirectory) -> None:
+    other = OtherAuthority.make()
+    other.write(files.path / "login-ca.pem")
+    other.issue("CN=portal").write(files.path / "portal.pem")
+    other.revoke(files.path / "revoked.pem", other.issue("CN=revoked"))
+    names = ["login-ca.pem", "portal.pem", "revoked.pem"]
+    before = contents(files)
+    assert not set(files.renew(60, 20)) & set(names)
+    assert files.foreign_files() == names
+    assert {name: contents(files)[name] for name in names} == {name: before[name] for name in names}
+    files.add_authority()
+    files.renew(60, 0)
+    assert len(files.retire()) == 1, "certificates of others do not count"
+
+
+def test_a_damaged_certificate_ends_the_renewal_before_any_file_is_changed(files: SecurityDirectory) -> None:
+    path = files.path / "client.pem"
+    path.write_bytes(path.read_bytes().replace(b"M", b"A", 9))
+    before = contents(files)
+    with pytest.raises(InvalidConfigError, match=r"client\.pem: a certificate cannot be read"):
+        files.renew(60, 20)
+    assert contents(files) == before
 
 
 def test_an_authority_is_renewed_in_steps_that_each_trust_what_was_before(files: SecurityDirectory) -> None:
