@@ -313,6 +313,5 @@ class SaslConversation:
         if exchange.expires_s < float("inf"):
             left_ms = max(int((exchange.expires_s - time.time()) * 1000), 1)
             lifetime_ms = min(lifetime_ms or left_ms, left_ms)
-        if lifetime_ms:
-            self._expires = self._monotonic() + lifetime_ms / 1000
+        self._expires = self._monotonic() + (lifetime_ms / 1000 if lifetime_ms else float("inf"))
         return SaslToken(answer, lifetime_ms)
