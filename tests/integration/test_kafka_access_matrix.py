@@ -413,6 +413,19 @@ def test_the_name_of_an_id_is_not_disclosed(secured: Secured) -> None:
         assert (found.name, found.topic_id, found.error_code) == (None, topic_id, 29)
 
 
+@pytest.mark.parametrize("name", ["DescribeShareGroupOffsets", "AlterShareGroupOffsets", "DeleteShareGroupOffsets"])
+def test_the_id_of_a_name_is_not_disclosed(secured: Secured, name: str) -> None:
+    """Not even the existence of a topic is."""
+    call = CALLS[name]
+    version = call.versions[-1]
+    request = request_of(secured, call, version)
+    topic_id = secured.broker.catalog.topics["orders"].topic_id
+    (way,) = ways(name, version)
+    for needs, is_told in ((way, True), (way[:1], False)):
+        secured.allow(*next(sufficient(needs)))
+        assert (f"{topic_id!r}" in repr(asked(secured, call, request, version, ALICE))) is is_told
+
+
 def test_operations_are_told_as_they_are_allowed(secured: Secured) -> None:
     secured.allow(*next(sufficient([topic(WRITE), group(DELETE), cluster(ALTER_CONFIGS)])))
     metadata, cluster_call, groups = CALLS["Metadata"], CALLS["DescribeCluster"], CALLS["DescribeGroups"]

@@ -16,7 +16,7 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import NONE, code_of, text_of
 from millrace_broker.kafka_api.share_coordinators import ask
-from millrace_broker.kafka_api.topics import id_of
+from millrace_broker.kafka_api.topics import id_of, visible_id
 
 
 async def handle(message: AlterShareGroupOffsetsRequest, request: KafkaRequest) -> AlterShareGroupOffsetsResponse:
@@ -32,13 +32,14 @@ async def handle(message: AlterShareGroupOffsetsRequest, request: KafkaRequest) 
         )
     except MillraceError as error:
         return _failed(code_of(error), error.message)
+    catalog = request.broker.catalog
     return AlterShareGroupOffsetsResponse(
         throttle_time_ms=0,
         error_code=NONE,
         responses=tuple(
             AlterShareGroupOffsetsResponseTopic(
                 topic_name=topic.name,
-                topic_id=id_of(request.broker.catalog, topic.name),
+                topic_id=visible_id(id_of(catalog, topic.name), [each.error for each in topic.partitions]),
                 partitions=tuple(
                     AlterShareGroupOffsetsResponsePartition(
                         partition_index=each.partition,

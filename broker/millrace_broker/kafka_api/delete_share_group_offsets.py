@@ -15,7 +15,7 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import NONE, code_of, text_of
 from millrace_broker.kafka_api.share_coordinators import ask
-from millrace_broker.kafka_api.topics import id_of
+from millrace_broker.kafka_api.topics import id_of, visible_id
 
 
 async def handle(message: DeleteShareGroupOffsetsRequest, request: KafkaRequest) -> DeleteShareGroupOffsetsResponse:
@@ -36,7 +36,7 @@ async def handle(message: DeleteShareGroupOffsetsRequest, request: KafkaRequest)
         responses=tuple(
             DeleteShareGroupOffsetsResponseTopic(
                 topic_name=each.name,
-                topic_id=ids[each.name],
+                topic_id=visible_id(ids[each.name], [each.error]),
                 error_code=code_of(each.error),
                 error_message=text_of(each.error),
             )

@@ -5,10 +5,12 @@ Newer versions of Kafka's calls name topics by id.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from uuid import UUID
 
-from millrace.errors import UnknownTopicIdError
+from millrace.errors import TopicAuthorizationError, UnknownTopicIdError
 from millrace.kafka_protocol.fields import NIL_UUID
+from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.metadata import TopicCatalog
 
 
@@ -26,6 +28,11 @@ def id_of(catalog: TopicCatalog, name: str) -> UUID:
     """Return the id of a topic; Kafka's nil id if there is no such topic."""
     topic = catalog.topics.get(name)
     return NIL_UUID if topic is None else topic.topic_id
+
+
+def visible_id(topic_id: UUID, errors: Iterable[pb.Error]) -> UUID:
+    """Return the id of a topic; the nil id if the errors of its answer say that the client may not know it."""
+    return NIL_UUID if any(error.code == TopicAuthorizationError.code for error in errors) else topic_id
 
 
 def read_id(topic_id: bytes) -> UUID:

@@ -288,7 +288,6 @@ def hide_offsets(
                 if topic.name in hidden:
                     error = error_message(access.denied(Need(DESCRIBE, TOPIC, topic.name)))
                     failed = [answer(partition_of(each), error) for each in topic.partitions]
-                    del topic.partitions[:]
-                    topic.partitions.extend(failed)
+                    topic.CopyFrom(type(topic)(name=topic.name, partitions=failed))  # without the id, for example
 
     return hide
