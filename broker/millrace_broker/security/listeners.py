@@ -6,6 +6,7 @@ classes are ``SslChannelBuilder`` and ``KafkaPrincipalBuilder``.
 
 from __future__ import annotations
 
+import logging
 import ssl
 import time
 from collections.abc import Collection
@@ -26,6 +27,8 @@ from millrace_broker.security.sasl import SaslAccess
 if TYPE_CHECKING:
     from millrace_broker.security.tokens import TokenValidator
 
+_logger: Final = logging.getLogger(__name__)
+
 
 class ListenerTls(NamedTuple):
     """TLS context and certificate, made from a listener's stores."""
@@ -43,6 +46,16 @@ class ListenerAccess:
         """Read the stores of a listener with TLS. Raises ``InvalidConfigError`` if its options cannot be met."""
         self.protocol: Final = config.security_protocol_of(name)
         self.options: Final = config.security_of(name)
+        client_auth = f"listener.name.{name.lower()}.ssl.client.auth"
+        is_ignored = config.ssl_client_auth != "none" and client_auth not in config.listener_overrides
+        if self.protocol is SecurityProtocol.SASL_SSL and is_ignored:
+            _logger.warning(
+                "listener %s asks its clients for no certificates, because ssl.client.auth=%s is not for SASL_SSL: set "
+                "%s if it has to",
+                name,
+                config.ssl_client_auth,
+                client_auth,
+            )
         self._rules: Final = parse_mapping_rules(self.options.ssl_principal_mapping_rules)
         self._is_between_brokers: Final = name in (config.inter_broker_listener, config.control_plane_listener)
         self._authenticates_brokers: Final = config.authenticates_brokers

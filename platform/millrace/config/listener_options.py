@@ -213,9 +213,14 @@ class ListenerOptions(ListenerSecurity):
         return SecurityProtocol(listener) if listener in (*SecurityProtocol,) else SecurityProtocol.PLAINTEXT
 
     def security_of(self, listener: str) -> ListenerSecurity:
-        """Return the options of a listener's security: its own, and for the others those of all listeners."""
+        """Return the options of a listener's security: its own, and for the others those of all listeners.
+
+        A listener with SASL_SSL takes only an ``ssl.client.auth`` of its own (KIP-684), because its clients have SASL.
+        """
         prefix = f"listener.name.{listener.lower()}."
         shared = {option_name(name): getattr(self, name) for name in ListenerSecurity.model_fields}
+        if self.security_protocol_of(listener) is SecurityProtocol.SASL_SSL:
+            del shared["ssl.client.auth"]
         own = {
             name.removeprefix(prefix): value
             for name, value in self.listener_overrides.items()

@@ -202,7 +202,8 @@ class ListenerSecurity(OAuthValidation, SaslLogin, SslOptions):
     ssl_client_auth: Annotated[Literal["required", "requested", "none"], LOWER_CASE] = Field(
         "none",
         description="Whether clients of a listener with TLS have a certificate: required, requested, or none. A "
-        "listener for gRPC has no requested.",
+        "listener for gRPC has no requested. A listener with SASL_SSL takes only "
+        "listener.name.<name>.ssl.client.auth.",
     )
     ssl_principal_mapping_rules: Annotated[str, parsed_by(parse_mapping_rules)] = Field(
         "DEFAULT",

@@ -106,7 +106,7 @@ def test_wrong_listeners_are_refused_with_the_remedy(values: dict[str, str], mes
 def test_options_of_one_listener_override_those_of_all() -> None:
     config = BrokerConfig.load(
         {
-            "listeners": "PLAINTEXT://h:1,INTERNAL://h:2,SSL://h:3",
+            "listeners": "PLAINTEXT://h:1,INTERNAL://h:2,SSL://h:3,SASL_SSL://h:4",
             "listener.security.protocol.map": "INTERNAL:SASL_SSL",
             "ssl.client.auth": "requested",
             "ssl.keystore.location": "all.pem",
@@ -114,8 +114,9 @@ def test_options_of_one_listener_override_those_of_all() -> None:
         }
     )
     found = {name: config.security_protocol_of(name).value for name in config.listener_addresses}
-    assert found == {"PLAINTEXT": "PLAINTEXT", "INTERNAL": "SASL_SSL", "SSL": "SSL"}
+    assert found == {"PLAINTEXT": "PLAINTEXT", "INTERNAL": "SASL_SSL", "SSL": "SSL", "SASL_SSL": "SASL_SSL"}
     assert config.security_of("INTERNAL").ssl_client_auth == "required"
     assert config.security_of("INTERNAL").ssl_keystore_location == "all.pem"
     assert config.security_of("SSL").ssl_client_auth == "requested"
+    assert config.security_of("SASL_SSL").ssl_client_auth == "none", "as in Kafka (KIP-684)"
     assert BrokerConfig.load(config.options()) == config, "as a dynamic change loads it"

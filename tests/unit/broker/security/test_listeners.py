@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ssl
+from pathlib import Path
+
 import pytest
 
 from millrace.config.broker import BrokerConfig
 from millrace_broker.security import ANONYMOUS, KafkaPrincipal, ListenerAccess
+
+from ....certificates import Authority
 
 ALICE = KafkaPrincipal("User", "alice")
 BROKER = KafkaPrincipal("User", "broker")
@@ -42,3 +47,28 @@ def test_calls_of_brokers_are_allowed_only_at_the_inter_broker_listener() -> Non
     assert ListenerAccess(config, "INTERNAL").is_broker(BROKER)
     assert not ListenerAccess(config, "OUTSIDE").is_broker(BROKER)
     assert not ListenerAccess(config, "INTERNAL").is_broker(ALICE)
+
+
+def test_a_listener_with_sasl_ssl_tells_that_it_asks_for_no_certificates(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority.make()
+    options = {
+        "listeners": "SASL_SSL://127.0.0.1:0",
+        "ssl.keystore.location": authority.issue("CN=broker").write(tmp_path / "broker.pem"),
+        "ssl.truststore.location": authority.write(tmp_path / "ca.pem"),
+        "ssl.client.auth": "required",
+    }
+    warning = "set listener.name.sasl_ssl.ssl.client.auth"
+
+    def verification(**more: str) -> ssl.VerifyMode:
+        access = ListenerAccess(BrokerConfig.load({**options, **more}), "SASL_SSL")
+        assert access.tls is not None
+        return access.tls.value.context.verify_mode
+
+    assert verification() is ssl.CERT_NONE
+    assert warning in caplog.text
+    caplog.clear()
+    assert verification(**{"listener.name.sasl_ssl.ssl.client.auth": "required"}) is ssl.CERT_REQUIRED
+    assert verification(**{"ssl.client.auth": "none"}) is ssl.CERT_NONE
+    assert not caplog.text
