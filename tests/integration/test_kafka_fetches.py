@@ -8,17 +8,22 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
+from millrace.acls import AccessControlEntry, AclBinding, AclOperation, AclPermission, ResourcePattern, ResourceType
+from millrace.clients import Admin
 from millrace.errors import ThrottledError
 from millrace.kafka_protocol.calls.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from millrace.kafka_protocol.calls.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from millrace.records import Compression, Record, build_rows_batch, scan_headers
 from millrace.records.message_set import build_entries
 from millrace_broker.log.read_threads import LogReads
+from millrace_broker.security import ACL_AUTHORIZER
 from millrace_broker.testing import EmbeddedBroker
 
 from .kafka_clients import consumer, create_topic, read
@@ -149,6 +154,42 @@ def test_a_request_whose_partitions_are_unchanged_waits_for_records(
     _, answer = wire.receive(FetchRequest.API_KEY, _VERSION)
     (found,) = answer.responses[0].partitions
     assert (found.error_code, found.high_watermark) == (0, 1)
+    assert found.records
+
+
+def test_an_unknown_topic_does_not_end_the_wait_for_others(
+    module_broker: EmbeddedBroker, wire: KafkaWire, topic: str
+) -> None:
+    """Otherwise a client whose topic was deleted would fetch without a pause."""
+    topics = [
+        FetchTopic(topic_id=topic_id, partitions=_fetch(topic).topics[0].partitions)
+        for topic_id in (uuid4(), module_broker.server.broker.catalog.topics[topic].topic_id)
+    ]
+    request = replace(_fetch(max_wait_ms=_NEVER_MS), topics=tuple(topics))
+    alone = wire.call(replace(request, topics=request.topics[:1]), _VERSION + 1)
+    assert [each.partitions[0].error_code for each in alone.responses] == [100], "at once: UNKNOWN_TOPIC_ID"
+    wire.send(request, _VERSION + 1)
+    with KafkaWire(module_broker) as other:
+        _produce(other, topic)
+    _, answer = wire.receive(FetchRequest.API_KEY, _VERSION + 1)
+    unknown, found = (each.partitions[0] for each in answer.responses)
+    assert (unknown.error_code, found.error_code) == (100, 0)
+    assert found.records
+
+
+def test_a_denied_topic_does_not_end_the_wait_for_others(tmp_path: Path) -> None:
+    options = {"authorizer.class.name": ACL_AUTHORIZER, "allow.everyone.if.no.acl.found": "true"}
+    entry = AccessControlEntry("User:alice", "*", AclOperation.READ, AclPermission.ALLOW)
+    with EmbeddedBroker(tmp_path / "data", options=options) as broker, Admin(broker.bootstrap_servers) as admin:
+        for name in ("closed", "open"):
+            admin.create_topic(name)
+        admin.create_acls([AclBinding(ResourcePattern(ResourceType.TOPIC, "closed"), entry)])
+        with KafkaWire(broker) as wire, KafkaWire(broker) as other:
+            wire.send(_fetch("closed", "open", max_wait_ms=_NEVER_MS), _VERSION)
+            _produce(other, "open")
+            _, answer = wire.receive(FetchRequest.API_KEY, _VERSION)
+    denied, found = (each.partitions[0] for each in answer.responses)
+    assert (denied.error_code, found.error_code) == (29, 0)
     assert found.records
 
 

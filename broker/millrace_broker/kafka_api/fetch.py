@@ -53,14 +53,14 @@ _WITH_ZSTD: Final = 10
 async def handle(message: FetchRequest, request: KafkaRequest) -> FetchResponse:
     """Read the available batches. Batches of columns become rows.
 
-    A request that reads no partition, such as the last one of a session, does not wait.
+    A request that reads no partition, such as the last one of a session, does not wait. As in Kafka, an unknown or
+    denied topic does not end the wait for the others. Otherwise its client would fetch again and again.
     """
     plan = request.state.fetch_sessions.plan(
         message, request.broker.clock.monotonic(), has_topic_ids=request.version >= _WITH_TOPIC_IDS
     )
     wanted = pb.FetchRequest(
         replica_id=_CONSUMER,
-        max_wait_ms=message.max_wait_ms if plan.partitions else 0,
         min_bytes=message.min_bytes,
         max_bytes=message.max_bytes,
         isolation_level=isolation_level(message.isolation_level),
@@ -73,9 +73,9 @@ async def handle(message: FetchRequest, request: KafkaRequest) -> FetchResponse:
             name = name_of(request.broker.catalog, topic.name, topic.topic_id)
         except MillraceError as error:
             unknown[topic] = code_of(error)
-            wanted.max_wait_ms = 0
             continue
         wanted.topics.add(name=name, partitions=[_partition(each) for each in partitions])
+    wanted.max_wait_ms = message.max_wait_ms if wanted.topics else 0
     answer = await read(request.broker, wanted, request.context)
     if _is_throttled(answer):
         await pause(min(wanted.max_wait_ms, _PAUSE_MS_MAX) / 1000)

@@ -205,7 +205,6 @@ async def _fetched(
             topic = _topic(request, partition)
         except MillraceError as error:
             found[partition] = _refused(error)
-            call.max_wait_ms = 0
             continue
         call.topics.add(
             name=topic.name,
@@ -217,7 +216,7 @@ async def _fetched(
         if not found:
             await pause(min(wait_ms, _PAUSE_MS_MAX) / 1000)
         return found, 0
-    answer: pb.ShareFetchResponse = await ask(request, key.group_id, "ShareFetch", call, wait_ms=call.max_wait_ms)
+    answer: pb.ShareFetchResponse = await ask(request, key.group_id, "ShareFetch", call, wait_ms=wait_ms)
     rows = ResponseRows(request, response_bytes_max(request.broker, message.max_bytes, request.context))
     unsent: dict[SharedPartition, Sequence[AcquiredRecords]] = {}
     for (partition, topic), answered in zip(asked, answer.topics, strict=True):

@@ -331,8 +331,6 @@ def _reduced(request: Any, check: Items, allowed: Sequence[Any]) -> Any:
     getattr(reduced, check.field).extend(allowed)
     if not allowed and check.none:
         setattr(reduced, check.none, True)
-    if hasattr(reduced, "max_wait_ms"):
-        reduced.max_wait_ms = 0  # as for each other error of a partition
     return reduced
 
 
