@@ -250,13 +250,13 @@ def _decisions(
     resource_type: ResourceType, name: str, acls: Sequence[AclBinding]
 ) -> Iterator[tuple[str, str, list[str]]]:
     """Yield each principal and host of the ACLs with the operations that they may do."""
-    from millrace_broker.security import AclIndex
+    from millrace_broker.security.acl_index import AclIndex, canonical_host
 
     changes: dict[ResourcePattern, frozenset[AccessControlEntry]] = {}
     for pattern, entry in acls:
         changes[pattern] = changes.get(pattern, frozenset()) | {entry}
     index = AclIndex().updated(changes)
-    hosts = sorted({entry.host for _, entry in acls} | {WILDCARD})
+    hosts = sorted({canonical_host(entry.host) for _, entry in acls} | {WILDCARD})
     for principal in sorted({entry.principal for _, entry in acls}):
         before: list[str] | None = None
         for host in hosts:
