@@ -212,11 +212,24 @@ def _check_possible(pattern: ResourcePattern) -> None:
             f"a prefixed ACL on {WILDCARD!r} would apply only to names that begin with {WILDCARD}: use a literal ACL "
             f"on {WILDCARD!r} for all names"
         )
+    if pattern.resource_type is ResourceType.USER:
+        _check_user(pattern)
     is_topic = pattern.resource_type is ResourceType.TOPIC and pattern.name != WILDCARD
     if is_topic and not is_topic_name_part(pattern.name):
         raise InvalidRequestError(
             f"an ACL on topic {pattern.name!r}: no topic has this name, so the ACL would never apply. Names have 1 to "
             f"249 of the characters a-z A-Z 0-9 . _ -. Use a prefixed ACL for a part, and {WILDCARD!r} for all topics"
+        )
+
+
+def _check_user(pattern: ResourcePattern) -> None:
+    """Raise ``InvalidRequestError`` for a pattern of users that matches no principal."""
+    start = f"{_USER}:"
+    is_prefix = pattern.pattern_type is PatternType.PREFIXED and start.startswith(pattern.name)
+    if pattern.name != WILDCARD and not pattern.name.startswith(start) and not is_prefix:
+        raise InvalidRequestError(
+            f"an ACL on user {pattern.name!r}: no principal has this name, so the ACL would never apply. Every client "
+            f"is a {_USER} (in this case): use {start}{pattern.name.rpartition(':')[2]}"
         )
 
 

@@ -37,7 +37,9 @@ TransactionalIds = Annotated[
     list[str] | None, typer.Option("--transactional-id", help="Transactional id, or * for all. Repeatable.")
 ]
 DelegationTokens = Annotated[list[str] | None, typer.Option("--delegation-token", help="Delegation token. Repeatable.")]
-Users = Annotated[list[str] | None, typer.Option("--user-principal", help="User whose tokens are managed. Repeatable.")]
+Users = Annotated[
+    list[str] | None, typer.Option("--user-principal", help="User whose tokens are managed, as User:bob. Repeatable.")
+]
 Cluster = Annotated[bool, typer.Option("--cluster", help="The cluster.")]
 Pattern = Annotated[
     str,

@@ -27,7 +27,7 @@ from millrace.errors import InvalidRequestError
 from millrace_broker.security import AclIndex
 from millrace_broker.security.acl_index import Entries, canonical_host
 
-TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
+TOPIC, GROUP, USER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.USER
 READ, WRITE, DESCRIBE, ALL = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE, AclOperation.ALL
 ALLOW, DENY = AclPermission.ALLOW, AclPermission.DENY
 LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
@@ -258,6 +258,9 @@ def test_a_filter_finds_what_kafkas_finds(fields: dict[str, Any], found: list[Ac
         (acl(name="orders*"), "no topic has this name, .* Use a prefixed ACL"),
         (acl(name="or ders", pattern_type=PREFIXED), "no topic has this name"),
         (acl()._replace(pattern=ResourcePattern(GROUP, "*", PREFIXED)), r"use a literal ACL on '\*'"),
+        (acl()._replace(pattern=ResourcePattern(USER, "bob")), "no principal has this name, .* use User:bob"),
+        (acl()._replace(pattern=ResourcePattern(USER, "user:bob")), "use User:bob"),
+        (acl()._replace(pattern=ResourcePattern(USER, "bo", PREFIXED)), "use User:bo"),
         (acl(AclOperation.ANY), "name one operation"),
         (acl(permission=AclPermission.ANY), "Allow or Deny"),
         (acl(host=""), "has no host"),
@@ -271,3 +274,16 @@ def test_a_filter_finds_what_kafkas_finds(fields: dict[str, Any], found: list[Ac
 def test_an_acl_that_cannot_be_kept_is_refused_with_the_reason(binding: AclBinding, problem: str) -> None:
     with pytest.raises(InvalidRequestError, match=problem):
         binding.check()
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        ResourcePattern(USER, "User:bob"),
+        ResourcePattern(USER, "*"),
+        ResourcePattern(USER, "User:bo", PREFIXED),
+        ResourcePattern(USER, "Us", PREFIXED),
+    ],
+)
+def test_an_acl_on_a_user_names_the_principal(pattern: ResourcePattern) -> None:
+    acl()._replace(pattern=pattern).check()
