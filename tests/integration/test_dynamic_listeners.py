@@ -296,7 +296,7 @@ def test_a_broker_starts_without_a_dynamic_listener_whose_address_is_taken(
         ({"listener.name.other.ssl.keystore.location": "/x"}, "listener OTHER, which listeners does not name"),
         ({"listeners": STATIC + ",SSL://127.0.0.1:0"}, "ssl.keystore"),
         ({"ssl.keystore.location": "/x"}, r"of all listeners .*: set listener\.name\.<name>\.ssl\.keystore\.location"),
-        ({"listener.name.plaintext.plain.sasl.jaas.config": "x"}, r"set listener\.name\.<name>\.sasl\.jaas\.config"),
+        ({"listener.name.plaintext.plain.sasl.jaas.config": "x"}, r"set listener\.name\.plaintext\.sasl\.jaas\.config"),
         ({"advertised.listeners": "OTHER://127.0.0.1:5"}, "advertised.listeners names OTHER"),
     ],
 )

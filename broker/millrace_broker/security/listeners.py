@@ -56,6 +56,7 @@ class ListenerAccess:
                 config.ssl_client_auth,
                 client_auth,
             )
+        self._max_reauth_ms: Final = config.max_reauth_ms_by_mechanism(name)
         self._rules: Final = parse_mapping_rules(self.options.ssl_principal_mapping_rules)
         self._is_between_brokers: Final = name in (config.inter_broker_listener, config.control_plane_listener)
         self._authenticates_brokers: Final = config.authenticates_brokers
@@ -125,7 +126,7 @@ class ListenerAccess:
     @property
     def sasl(self) -> SaslAccess:
         """The part of the security that SASL uses."""
-        return SaslAccess(self.options, self._validator)
+        return SaslAccess(self.options, self._validator, self._max_reauth_ms)
 
     def is_broker(self, principal: KafkaPrincipal) -> bool:
         """Return whether a connection of this listener with this principal is a broker's."""

@@ -73,6 +73,8 @@ class SaslAccess(NamedTuple):
 
     options: ListenerSecurity
     validator: TokenValidator | None
+    max_reauth_ms: Mapping[str, int] = {}
+    """``connections.max.reauth.ms`` of mechanisms that have a value of their own."""
 
 
 class SaslToken(NamedTuple):
@@ -237,6 +239,7 @@ class SaslConversation:
         self._monotonic: Final = monotonic
         self._began: Final = monotonic()
         self._exchange: _Mechanism | None = None
+        self._mechanism = ""
         self._expires = float("inf")
         self.principal: KafkaPrincipal | None = None
         """The authenticated principal; None before."""
@@ -274,12 +277,13 @@ class SaslConversation:
         if self._exchange is not None or self.has_failed:
             self.has_failed = True
             raise IllegalSaslStateError("SaslHandshake came during an exchange of SASL")
-        options, validator = self._access()
+        options, validator, _ = self._access()
         if mechanism not in options.mechanisms:
             self.has_failed = True
             raise UnsupportedSaslMechanismError(
                 f"sasl.mechanism={mechanism} is not enabled here: the client may use {', '.join(options.mechanisms)}"
             )
+        self._mechanism = mechanism
         if mechanism == SaslMechanism.PLAIN:
             self._exchange = _Plain(options.users)
         elif mechanism == SaslMechanism.OAUTHBEARER:
@@ -309,7 +313,8 @@ class SaslConversation:
             raise SaslAuthenticationError(f"authentication failed: {error.message}") from None
         self._exchange = None
         self.principal, self.is_token = principal, exchange.is_token
-        lifetime_ms = self._access().options.connections_max_reauth_ms
+        options, _, max_reauth_ms = self._access()
+        lifetime_ms = max_reauth_ms.get(self._mechanism, options.connections_max_reauth_ms)
         if exchange.expires_s < float("inf"):
             left_ms = max(int((exchange.expires_s - time.time()) * 1000), 1)
             lifetime_ms = min(lifetime_ms or left_ms, left_ms)

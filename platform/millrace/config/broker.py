@@ -18,7 +18,7 @@ from millrace.config.base import option_name
 from millrace.config.cluster import ClusterOptions, take_zookeeper
 from millrace.config.group_options import GroupOptions
 from millrace.config.integers import INT_MAX, LONG_MAX, PositiveInt32
-from millrace.config.listener_options import ListenerOptions, refuse_frame_ports, shared_name, take_listener_overrides
+from millrace.config.listener_options import ListenerOptions, refuse_unsupported, shared_name, take_listener_overrides
 from millrace.config.password_options import PasswordEncoderOptions
 from millrace.config.quota_options import QuotaOptions
 from millrace.config.security_options import SecurityProtocol
@@ -276,7 +276,7 @@ class BrokerConfig(
         Raises ``InvalidConfigError``, which names every option that is unknown or has a wrong value.
         """
         own = dict(values)
-        refuse_frame_ports(own)
+        refuse_unsupported(own)
         zookeeper = take_zookeeper(own)
         overrides = take_listener_overrides(own)
         topic_values = take_topic_defaults(own)

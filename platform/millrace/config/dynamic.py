@@ -11,7 +11,7 @@ from typing import Final
 from millrace.config.base import field_name
 from millrace.config.broker import BrokerConfig
 from millrace.config.cluster import ZOOKEEPER_PREFIX
-from millrace.config.listener_options import is_of_mechanism, shared_name
+from millrace.config.listener_options import shared_name, without_mechanism
 from millrace.config.security_options import ListenerSecurity
 from millrace.config.topic_defaults import TOPIC_DEFAULTS
 from millrace.config.update_modes import UpdateMode, update_mode
@@ -48,7 +48,7 @@ def mode_of(option: str) -> UpdateMode:
     """Return the update mode of a broker option. An unknown one is read-only."""
     if option in _OF_TOPICS or option in RATES:
         return UpdateMode.CLUSTER_WIDE
-    if shared_name(option) != option and not is_of_mechanism(option):
+    if shared_name(option) != option and without_mechanism(option) == option:
         return UpdateMode.PER_BROKER
     field = field_name(option)
     return update_mode(BrokerConfig, field) if field in BrokerConfig.model_fields else UpdateMode.READ_ONLY
@@ -76,10 +76,10 @@ def check_dynamic(names: Iterable[str]) -> None:
             raise InvalidConfigError(f"{name} cannot be changed while a broker runs: set {_WEAKER[name]}")
         if is_dynamic(name):
             continue
-        if is_of_mechanism(name):
+        if without_mechanism(name) != name:
             raise InvalidConfigError(
-                f"{name} cannot be changed while a broker runs: set listener.name.<name>.sasl.jaas.config with the "
-                "login modules of all mechanisms"
+                f"{name} cannot be changed while a broker runs: set {without_mechanism(name)}, with the values of all "
+                "mechanisms together"
             )
         if name in _OF_ALL_LISTENERS:
             raise InvalidConfigError(

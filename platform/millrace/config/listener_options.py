@@ -33,39 +33,54 @@ from millrace.errors import InvalidConfigError
 
 _GONE: Final = ("frame.listener.port", "advertised.frame.port")
 """Options of earlier releases, where gRPC was at ``listeners`` and Kafka's framing at a port of its own."""
+_FIXED: Final = {
+    "sasl.server.max.receive.size": "131072 bytes",
+    "connection.failed.authentication.delay.ms": "100 ms",
+}
+"""Options of Kafka whose values cannot be changed here, with these values."""
 
 
-def refuse_frame_ports(names: Iterable[str]) -> None:
-    """Raise ``InvalidConfigError`` with the remedy for options that listeners with names have replaced."""
-    for name in names:
-        if option_name(name) in _GONE:
+def refuse_unsupported(names: Iterable[str]) -> None:
+    """Raise ``InvalidConfigError`` with the remedy for options that are gone, and for fixed ones."""
+    for name in map(option_name, names):
+        if name in _GONE:
             raise InvalidConfigError(
-                f"{option_name(name)} is gone: listeners and advertised.listeners have the addresses of all listeners, "
+                f"{name} is gone: listeners and advertised.listeners have the addresses of all listeners, "
                 f"such as listeners={KAFKA_LISTENER}://host:9092,{GRPC_LISTENER}://host:9093 for Kafka's framing and "
                 "for gRPC"
             )
+        if name in _FIXED:
+            raise InvalidConfigError(f"{name} cannot be set: it is always {_FIXED[name]} here. Remove it")
 
 
 METRICS: Final = "METRICS"
 """Name in ``listener.name.<name>.<option>`` of the address of ``metrics.port``, which is not in ``listeners``."""
 
-_OVERRIDE: Final = re.compile(r"listener\.name\.(?P<listener>.+?)\.(?P<option>(?:ssl|sasl|connections|max)\..+)")
-"""Option of one listener: ``listener.name.<name in lower case>.<option>``."""
+_MECHANISM: Final = r"(?P<mechanism>plain|scram-sha-\d+|oauthbearer|gssapi)"
+_REAUTHENTICATION: Final = "connections.max.reauth.ms"
+_OVERRIDE: Final = re.compile(
+    rf"listener\.name\.(?P<listener>.+?)(?:\.{_MECHANISM}(?=\.{re.escape(_REAUTHENTICATION)}$))?"
+    r"\.(?P<option>(?:ssl|sasl|connections|max)\..+)"
+)
+"""Option of one listener: ``listener.name.<name in lower case>.<option>``.
+
+``connections.max.reauth.ms`` may also be that of one mechanism of it.
+"""
 
 _OF_MECHANISM: Final = re.compile(
-    r"(listener\.name\..+)\.(?:plain|scram-sha-\d+|oauthbearer|gssapi)(?=\.sasl\.jaas\.config$)"
+    rf"(listener\.name\..+)\.{_MECHANISM}(?=\.sasl\.jaas\.config$|(?<=\.oauthbearer)\.sasl\.oauthbearer\.)"
 )
-"""Kafka's name of ``sasl.jaas.config`` for one mechanism of a listener."""
+"""Kafka's names of ``sasl.jaas.config`` and of the options of OAUTHBEARER for one mechanism of a listener."""
 
 
-def is_of_mechanism(option: str) -> bool:
-    """Return whether an option is ``listener.name.<name>.<mechanism>.sasl.jaas.config``."""
-    return _OF_MECHANISM.match(option) is not None
+def without_mechanism(option: str) -> str:
+    """Return the option of a listener for all of its mechanisms, such as ``sasl.jaas.config``; others unchanged."""
+    return _OF_MECHANISM.sub(r"\1", option)
 
 
 def shared_name(option: str) -> str:
     """Return the option of all listeners that ``listener.name.<name>.<option>`` overrides; others unchanged."""
-    found = _OVERRIDE.fullmatch(_OF_MECHANISM.sub(r"\1", option))
+    found = _OVERRIDE.fullmatch(without_mechanism(option))
     return option if found is None else found["option"]
 
 
@@ -76,9 +91,11 @@ def take_listener_overrides(values: dict[str, Any]) -> dict[str, str]:
     """
     taken = {}
     for name in [name for name in values if name.startswith("listener.name.")]:
-        plain = _OF_MECHANISM.sub(r"\1", name)
+        plain = without_mechanism(name)
         if plain != name:
-            values[plain] = f"{values.get(plain, '')}{values.pop(name)}"
+            value = values.pop(name)
+            is_jaas = plain.endswith(".sasl.jaas.config")  # which has the login modules of all mechanisms
+            values[plain] = f"{values.get(plain, '')}{value}" if is_jaas else value
     for name in [name for name in values if name.startswith("listener.name.")]:
         found = _OVERRIDE.fullmatch(name)
         if found is None or found["option"] not in ListenerSecurity.option_names():
@@ -110,7 +127,10 @@ def parse_scram_credentials(text: str) -> list[tuple[str, str, str]]:
 class ListenerOptions(ListenerSecurity):
     """Options of the broker's listeners."""
 
-    renamed: ClassVar[Mapping[str, str]] = {"delegation.token.master.key": "delegation.token.secret.key"}
+    renamed: ClassVar[Mapping[str, str]] = {
+        "delegation.token.master.key": "delegation.token.secret.key",
+        "security.inter.broker.protocol": "inter.broker.listener.name",  # of the listener with the protocol's name
+    }
 
     listeners: Annotated[str, parsed_by(parse_listeners), PER_BROKER] = Field(
         listeners_at(Listener("127.0.0.1", 9092)),
@@ -222,11 +242,21 @@ class ListenerOptions(ListenerSecurity):
         if self.security_protocol_of(listener) is SecurityProtocol.SASL_SSL:
             del shared["ssl.client.auth"]
         own = {
-            name.removeprefix(prefix): value
+            option: value
             for name, value in self.listener_overrides.items()
-            if name.startswith(prefix)
+            if name.startswith(prefix) and (option := name.removeprefix(prefix)) == shared_name(name)
         }
         return ListenerSecurity.load(shared | own)
+
+    def max_reauth_ms_by_mechanism(self, listener: str) -> dict[str, int]:
+        """Return ``connections.max.reauth.ms`` of the mechanisms of a listener that have a value of their own."""
+        found = {}
+        for mechanism in SaslMechanism:
+            name = f"listener.name.{listener}.{mechanism}.{_REAUTHENTICATION}".lower()
+            if name in self.listener_overrides:
+                own = ListenerSecurity.load({_REAUTHENTICATION: self.listener_overrides[name]})
+                found[mechanism.value] = own.connections_max_reauth_ms
+        return found
 
     @property
     def connection_creation_rates(self) -> dict[str, int]:
@@ -280,6 +310,7 @@ class ListenerOptions(ListenerSecurity):
         for name in names.values():
             try:
                 self.security_of(name)
+                self.max_reauth_ms_by_mechanism(name)
             except InvalidConfigError as error:
                 raise ValueError(f"listener {name}: {error.message}") from None
         return self

@@ -235,7 +235,8 @@ class ListenerSecurity(OAuthValidation, SaslLogin, SslOptions):
         0,
         ge=0,
         le=INT_MAX,
-        description="Time after which a connection with SASL has to authenticate again (KIP-368); 0: never.",
+        description="Time after which a connection with SASL has to authenticate again (KIP-368); 0: never. With "
+        "listener.name.<name>.<mechanism>. it is that of one mechanism.",
     )
 
     @property

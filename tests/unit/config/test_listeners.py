@@ -93,6 +93,9 @@ def test_a_listener_has_the_protocol_of_the_map() -> None:
         ({"listener.protocol.map": "A"}, "expected NAME:kafka or NAME:grpc"),
         ({"listener.protocol.map": "A:grpc,a:kafka"}, "listener A has two protocols"),
         ({"inter.broker.listener.name": "GRPC"}, "inter.broker.listener.name=GRPC is no advertised listener"),
+        ({"sasl.server.max.receive.size": "9"}, "cannot be set: it is always 131072 bytes here"),
+        ({"listener.name.o.plain.connections.max.reauth.ms": "9"}, "an option of listener O, which listeners does not"),
+        ({"listener.name.plaintext.plain.connections.max.reauth.ms": "x"}, "connections.max.reauth.ms='x'"),
         ({"frame.listener.port": "9093"}, "frame.listener.port is gone: listeners and advertised.listeners have"),
         ({"advertised_frame_port": "9093"}, "such as listeners=PLAINTEXT://host:9092,GRPC://host:9093"),
     ],
@@ -120,3 +123,30 @@ def test_options_of_one_listener_override_those_of_all() -> None:
     assert config.security_of("SSL").ssl_client_auth == "requested"
     assert config.security_of("SASL_SSL").ssl_client_auth == "none", "as in Kafka (KIP-684)"
     assert BrokerConfig.load(config.options()) == config, "as a dynamic change loads it"
+
+
+def test_options_of_one_mechanism_override_those_of_its_listener() -> None:
+    prefix = "listener.name.inside"
+    config = BrokerConfig.load(
+        {
+            "listeners": "INSIDE://h:1",
+            "listener.security.protocol.map": "INSIDE:SASL_SSL",
+            "connections.max.reauth.ms": "5",
+            f"{prefix}.plain.connections.max.reauth.ms": "0",
+            f"{prefix}.scram-sha-512.connections.max.reauth.ms": "7",
+            f"{prefix}.sasl.oauthbearer.expected.audience": "all",
+            f"{prefix}.oauthbearer.sasl.oauthbearer.expected.audience": "mine",
+        }
+    )
+    assert config.security_of("INSIDE").connections_max_reauth_ms == 5
+    assert config.max_reauth_ms_by_mechanism("INSIDE") == {"PLAIN": 0, "SCRAM-SHA-512": 7}
+    assert config.security_of("INSIDE").sasl_oauthbearer_expected_audience == "mine"
+    assert BrokerConfig.load(config.options()) == config, "as a dynamic change loads it"
+
+
+def test_the_protocol_between_brokers_names_their_listener() -> None:
+    with pytest.warns(FutureWarning, match=r"now called inter\.broker\.listener\.name"):
+        config = BrokerConfig.load(
+            {"listeners": "PLAINTEXT://h:1,SASL_SSL://h:2", "security.inter.broker.protocol": "SASL_SSL"}
+        )
+    assert config.inter_broker_listener == "SASL_SSL"

@@ -41,3 +41,16 @@ def test_each_authentication_sets_the_end_of_the_session_anew() -> None:
     assert authenticate() == 0
     now_s = 1e9
     conversation.check()
+
+
+def test_a_mechanism_may_have_a_lifetime_of_its_own() -> None:
+    options = ListenerSecurity.load({**OPTIONS, "connections.max.reauth.ms": "1000"})
+
+    def lifetime_ms(by_mechanism: dict[str, int]) -> int:
+        conversation = SaslConversation(lambda: SaslAccess(options, None, by_mechanism), LOGINS, lambda: 0.0)
+        conversation.begin("PLAIN")
+        return asyncio.run(conversation.authenticate(f"\0alice\0{PASSWORD}".encode())).lifetime_ms
+
+    assert lifetime_ms({}) == 1000
+    assert lifetime_ms({"PLAIN": 7, "SCRAM-SHA-256": 8}) == 7
+    assert lifetime_ms({"PLAIN": 0}) == 0
