@@ -6,6 +6,7 @@ Clients of each kind fail at once and name the option.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -25,7 +26,8 @@ from ..certificates import DAY, Authority
 from ..planted_secrets import planted
 from ..properties_files import write_properties
 from .commands import run_millrace
-from .waiting import AN_HOUR_MS, STALL_S
+from .kafka_wire import KafkaWire
+from .waiting import AN_HOUR_MS, STALL_S, eventually
 
 pytestmark = pytest.mark.usefixtures("finest_log")
 
@@ -54,6 +56,7 @@ class Stores:
         self.client = authority.issue("CN=client").write(directory / "client.pem")
         self.expired = authority.issue("CN=client", begins=-2 * DAY, ends=-DAY / 24).write(directory / "expired.pem")
         self.stranger = other.issue("CN=client").write(directory / "stranger.pem")
+        self.unmapped = authority.issue("CN=unmapped").write(directory / "unmapped.pem")
         self.elsewhere = authority.issue("CN=broker", ["elsewhere"]).write(directory / "elsewhere.pem")
 
 
@@ -74,6 +77,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory, stores: Stores) -> Iterator
         "ssl.keystore.location": stores.broker,
         "ssl.truststore.location": stores.ca,
         "listener.name.ssl.ssl.client.auth": "required",
+        "listener.name.ssl.ssl.principal.mapping.rules": "RULE:^CN=(client)$/$1/",
         "listener.name.grpc_ssl.ssl.client.auth": "required",
         "listener.name.elsewhere.ssl.keystore.location": stores.elsewhere,
     }
@@ -270,3 +274,15 @@ def test_a_mechanism_that_does_not_exist_is_refused_before_any_connection() -> N
     for kind in (Admin, Producer, Consumer):
         with pytest.raises(InvalidConfigError, match=r"sasl\.mechanism='MD5': .*SCRAM-SHA-512"):
             kind(options)
+
+
+def test_a_certificate_that_no_rule_matches_is_named_in_the_brokers_log(
+    broker: EmbeddedBroker, stores: Stores, caplog: pytest.LogCaptureFixture
+) -> None:
+    """TLS accepts the certificate, so the client is told nothing."""
+    context = ssl.create_default_context(cafile=stores.ca)
+    context.load_cert_chain(stores.unmapped)
+    with KafkaWire(broker.server.ports["SSL"]) as wire:
+        wire.sock = context.wrap_socket(wire.sock, server_hostname="127.0.0.1")
+        assert wire.received == b""
+    eventually(lambda: "mapping.rules matches the certificate of CN=unmapped" in caplog.text)

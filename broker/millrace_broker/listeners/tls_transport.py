@@ -7,7 +7,8 @@ handshake fails, keeps one context for a listener's whole life, and limits no ha
 Invariants
 
 - The protocol's ``connection_made`` is called once, after the handshake.
-- A failed handshake ends with the alert that tells the client the reason.
+- A failed handshake ends with the alert that tells the client the reason. A certificate without a principal fails after
+  the handshake, when OpenSSL sends no alert for the caller. The connection is then closed, as in Kafka.
 - Received bytes are decrypted only as far as the protocol reads. Unread bytes stay in one buffer of OpenSSL, beside the
   bytes that the kernel holds.
 - ``pause_writing`` and ``resume_writing`` report whether the kernel has taken the encrypted bytes.
