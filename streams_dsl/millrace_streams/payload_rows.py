@@ -184,7 +184,8 @@ def _protobuf_writer(payload: PayloadSchema) -> Callable[[Mapping[str, Any]], by
 def _json_writer(names: list[str]) -> Callable[[Mapping[str, Any]], bytes]:
     def write(value: Mapping[str, Any]) -> bytes:
         row = {name: value.get(name) for name in names}
-        return json.dumps(row, separators=(",", ":"), ensure_ascii=False, default=_json_cell).encode()
+        text = json.dumps(row, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_json_cell)
+        return text.encode()
 
     return write
 

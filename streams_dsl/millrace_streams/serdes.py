@@ -23,7 +23,14 @@ from millrace_streams.errors import TopologyError
 
 _METADATA: Final = b"millrace.serde"
 # json.dumps would make an encoder at each call.
-_JSON_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+_JSON_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def _refuse_constant(text: str) -> Any:
+    raise ValueError(f"{text} is not a JSON number")
+
+
+_JSON_DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,8 +197,22 @@ def key_of_cell(cell: Any) -> Any:
 
 
 def json_text(value: Any) -> str:
-    """Return the JSON of a value without spaces, as stored in columns; fields keep their order."""
+    """Return the JSON of a value without spaces, as stored in columns; fields keep their order.
+
+    Raises ``TypeError`` or ``ValueError`` for a value that JSON does not have, such as NaN or an infinity.
+    """
     return _JSON_ENCODER.encode(value)
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON from a topic. Raises ``ValueError`` or ``RecursionError``, also for ``NaN`` and ``Infinity``."""
+    return _JSON_DECODER.decode(text)
+
+
+def _boolean(data: bytes) -> bool:
+    if data not in (b"\x00", b"\x01"):
+        raise ValueError(f"a boolean is one byte, 0 or 1, and not {data!r}")
+    return data == b"\x01"
 
 
 STRING: Final = Serde(name="string", data_type=pa.string(), serialize=str.encode, deserialize=bytes.decode)
@@ -203,14 +224,15 @@ BOOLEAN: Final = Serde(
     name="boolean",
     data_type=pa.bool_(),
     serialize=lambda value: b"\x01" if value else b"\x00",
-    deserialize=lambda data: data != b"\x00",
+    deserialize=_boolean,
 )
 JSON: Final = Serde(
     name="json",
     data_type=pa.string(),
     serialize=lambda value: json_text(value).encode(),
-    deserialize=json.loads,
+    deserialize=lambda data: parse_json(data.decode()),
     to_column=json_text,
+    # State of older versions may hold NaN.
     from_column=json.loads,
     key_from_column=key_of_json,
 )

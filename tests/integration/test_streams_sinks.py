@@ -246,7 +246,7 @@ def test_records_that_fail_go_to_a_topic_of_dead_letters(
         headers = {name.rpartition(".")[2]: value.decode() for name, value in record.headers}
         letters[int(headers["offset"])] = (headers["node"], record.value, headers["reason"])
     assert {offset: letter[:2] for offset, letter in letters.items()} == {
-        3: ("by-customer", b"{not json"),
+        3: ("orders-source", b"{not json"),
         4: ("by-customer", b'{"of": "a"}'),
         8: ("totals", b"-1"),
     }

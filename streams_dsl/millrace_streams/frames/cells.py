@@ -8,6 +8,7 @@ in between. Common types are converted in Python, because a column of one cell t
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from decimal import Decimal
@@ -33,7 +34,8 @@ _EXACT_TYPES: Final = {pa.string(): str, pa.binary(): bytes, pa.float64(): float
 """Types whose cells are all values of one Python type."""
 _PYTHON_TYPES: Final = {**_EXACT_TYPES, pa.int32(): int, pa.int64(): int}
 """Types whose cells have one Python type."""
-_JSON_SCALARS: Final = frozenset((str, int, float, bool, type(None)))
+_JSON_SCALARS: Final = frozenset((str, int, bool, type(None)))
+"""Types all of whose values JSON has, unlike ``float``."""
 _JSON_KEYS: Final = _JSON_SCALARS | {KeyObject, KeyArray}
 _TEXT: Final = frozenset((str,))
 
@@ -65,6 +67,8 @@ def _is_exact_json(value: Any) -> bool:
     kind = type(value)
     if kind is dict:
         return _TEXT.issuperset(map(type, value)) and _are_exact_json(value.values())
+    if kind is float:
+        return math.isfinite(value)
     return kind in _JSON_SCALARS or (kind is list and _are_exact_json(value))
 
 

@@ -112,6 +112,12 @@ def test_framed_payloads_name_their_schema_and_are_read_with_the_writers(make: A
         make(COLUMNS, framing="confluent").serialize(ROW)
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("-inf")])
+def test_rows_with_a_number_that_json_does_not_have_are_not_written(number: float) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        SERDES["json"].serialize(ROW | {"price": number})
+
+
 def test_rows_of_payloads_go_through_a_topology() -> None:
     builder = StreamsBuilder()
     orders = builder.stream("orders", key="string", value=json_rows("sku STRING, n BIGINT"))
@@ -132,7 +138,8 @@ def test_rows_of_payloads_go_through_a_topology() -> None:
         ("double", [1.5], [bytes.fromhex("3ff8000000000000")]),
         ("boolean", [True, False], [b"\x01", b"\x00"]),
         ("bytes", [b"\xff"], [b"\xff"]),
-        ("json", ['{"a":1}'], [b'{"a":1}']),
+        ("json", ['{"a":1}', None], [b'{"a":1}', b"null"]),
+        ("json", ["9" * 400, r'["\ud800"]'], [b"9" * 400, rb'["\ud800"]']),
     ],
 )
 def test_single_values_are_read_as_kafkas_deserializers_do(serde: str, cells: list[Any], data: list[bytes]) -> None:
@@ -141,13 +148,27 @@ def test_single_values_are_read_as_kafkas_deserializers_do(serde: str, cells: li
 
 
 @pytest.mark.parametrize(
-    ("serde", "wrong"), [("string", b"\xff"), ("long", b"\x01"), ("double", b""), ("integer", b"12345")]
+    ("serde", "wrong"),
+    [
+        ("string", b"\xff"),
+        ("long", b"\x01"),
+        ("double", b""),
+        ("integer", b"12345"),
+        ("boolean", b"\x02"),
+        ("boolean", b""),
+        ("boolean", b"\x00\x00"),
+        ("json", b"{x"),
+        ("json", b""),
+        ("json", b"-Infinity"),
+        ("json", b"9" * 5_000),
+        ("json", b"[" * 200_000),
+    ],
 )
 def test_bytes_of_another_type_are_named_with_their_place(serde: str, wrong: bytes) -> None:
     with pytest.raises(
         UserFunctionError, match=rf"the value of the record at offset 41 of orders-0 is not a valid {serde}: "
     ):
-        reader_of(serde).run(topic_of([None, wrong]), 0)
+        reader_of(serde).run(topic_of([None, wrong, wrong]), 0)
     with pytest.raises(UserFunctionError, match="the key of the record at offset 40 of orders-0 is not a valid long"):
         reader_of("bytes", key="long").run(topic_of([None], [b"x"]), 0)
 

@@ -5,8 +5,11 @@ The tests check Kafka's bytes, and the order of keys by them.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -14,8 +17,9 @@ from hypothesis import strategies as st
 
 from millrace_streams import BOOLEAN, BYTES, DOUBLE, INTEGER, JSON, LONG, STRING, StreamsBuilder, TestRecord
 from millrace_streams import TopologyTestDriver as Driver
-from millrace_streams.errors import TopologyError
-from millrace_streams.serdes import RowSerde, row, serde_of, sort_key
+from millrace_streams.errors import TopologyError, UserFunctionError
+from millrace_streams.serdes import RowSerde, parse_json, row, serde_of, sort_key
+from millrace_streams.steps.deserialization import UnreadableError, check_json
 
 
 @pytest.mark.parametrize(
@@ -83,3 +87,30 @@ def test_json_values_and_rows_go_through_stores_and_windows() -> None:
     assert [(record.key, record.value["n"]) for record in driver.read_records("sold")] == [("a", 1), ("b", 2), ("a", 4)]
     assert driver.read_records("all")[0].value == order
     assert driver.view("orders").get("o1") == order
+
+
+@given(st.text('[]{},:" \\ud8019-.eNaIu') | st.recursive(st.floats() | st.text(), st.lists).map(json.dumps))
+def test_the_check_of_json_accepts_exactly_the_texts_that_can_be_parsed(text: str) -> None:
+    try:
+        parse_json(text)
+    except ValueError:
+        with pytest.raises(UnreadableError):
+            check_json(pl.Series(["1", text]))
+    else:
+        check_json(pl.Series(["1", text]))
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda stream, number: stream.map_values(lambda value: {"n": [number]}),
+        lambda stream, number: stream.select_key(lambda value: number, key="json"),
+        lambda stream, number: stream.group_by_key().aggregate(lambda: 0, lambda k, v, a: number, value="json"),
+    ],
+)
+def test_a_number_that_json_does_not_have_is_refused_at_its_record(build: Callable[..., Any], number: float) -> None:
+    builder = StreamsBuilder()
+    build(builder.stream("orders", key="string", value="json"), number).to_delta("results")
+    with pytest.raises(UserFunctionError, match=r"not JSON compliant: .*record of topic orders, partition 0, offset 0"):
+        Driver(builder.build()).pipe_records([TestRecord("orders", "o1", 1, 0)])
