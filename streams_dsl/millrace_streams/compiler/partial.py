@@ -1,9 +1,9 @@
 """Partial aggregation at the source, before rows enter the JVM.
 
-The compiler uses a partial aggregation only if the result stays the same. The results of a batch must be the last ones
-of each key. Records must not be repartitioned before the aggregation. There must be one source, and folds that can run
-in any order. No user function may follow. If such a function failed on a row, all records of that row would become dead
-letters instead of the last one.
+The compiler uses a partial aggregation only if the result stays the same. The results of a batch must be the last
+ones of each key. Records must not be repartitioned before the aggregation. There must be one source, and folds that
+can run in any order without an error. No user function may follow. If such a function failed on a row, all records of
+that row would become dead letters instead of the last one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _may_be_split(node: AggregateNode, checked: CheckedTopology) -> bool:
         return False
     if any(has_function(each) for each in _after(node, topology)):
         return False
-    return not Lifting(node.name, node.aggregates, node.window, given.schema, given.key).sequential
+    return Lifting(node.name, node.aggregates, node.window, given.schema, given.key).is_splittable
 
 
 def _is_read_alone(node: Node, topology: Topology) -> bool:

@@ -22,10 +22,11 @@ import polars as pl
 import pyarrow as pa
 
 from millrace_streams.aggregates import Aggregate
-from millrace_streams.errors import TopologyError, UserFunctionError
+from millrace_streams.errors import TopologyError
 from millrace_streams.frames.evaluation import arrow_type, polars_schema, result_types, to_polars
 
 _DIGITS_MAX: Final = 38
+_MEMBER: Final = "__member"
 _EXACT: Final = Context(prec=2 * _DIGITS_MAX)
 _TOO_LARGE: Final = (
     f"a sum of decimals has more than {_DIGITS_MAX} digits: sum the column cast to 'double', or fewer values"
@@ -183,10 +184,18 @@ def result_fields(aggregates: tuple[tuple[str, Aggregate], ...], schema: pa.Sche
     )
 
 
-def check_decimals(rows: pl.DataFrame, group: Sequence[str], accumulators: Sequence[Accumulator], node: str) -> None:
-    """Refuse sums of decimals that overflow, because polars wraps them when it sums groups.
+class SumTooLargeError(Exception):
+    """Sum of decimals with too many digits. ``row`` is the first row up to which a group's sum has them."""
 
-    Raises ``UserFunctionError`` naming ``node``.
+    def __init__(self, name: str, row: int) -> None:
+        super().__init__(f"{name}: {_TOO_LARGE}")
+        self.row = row
+
+
+def check_decimals(rows: pl.DataFrame, group: Sequence[str], accumulators: Sequence[Accumulator]) -> None:
+    """Check that no sum of decimals overflows, because polars wraps them when it sums groups.
+
+    Raises ``SumTooLargeError``.
     """
     for each in accumulators:
         if each.fold is not DECIMAL_SUM or not rows.height:
@@ -197,7 +206,18 @@ def check_decimals(rows: pl.DataFrame, group: Sequence[str], accumulators: Seque
         try:
             rows.select(pl.col(each.name).cum_sum().over(group))
         except pl.exceptions.ComputeError as error:
-            raise UserFunctionError(f"{node}: {each.name}: {_TOO_LARGE}", node=node) from error
+            raise SumTooLargeError(each.name, _first_overflow(rows, group, each.name)) from error
+
+
+def _first_overflow(rows: pl.DataFrame, group: Sequence[str], name: str) -> int:
+    """Return the first row up to which the sum of its group has too many digits."""
+    groups = rows.with_row_index(_MEMBER).select(pl.col(_MEMBER).first().over(group)).to_series().to_list()
+    sums: dict[int, Decimal] = {}
+    for row, (number, cell) in enumerate(zip(groups, rows[name].to_list(), strict=True)):
+        sums[number] = _EXACT.add(sums.get(number, Decimal(0)), cell)
+        if len(sums[number].as_tuple().digits) > _DIGITS_MAX:
+            return row
+    raise AssertionError(f"no sum of {name} is too large")
 
 
 def _coefficient(number: Any) -> int:

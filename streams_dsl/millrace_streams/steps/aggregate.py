@@ -26,7 +26,7 @@ import polars as pl
 from millrace_streams.frames.codec import columns_of, window_columns
 from millrace_streams.graph import AggregateNode
 from millrace_streams.layout import WINDOW_START
-from millrace_streams.steps.accumulators import WHOLE_SUM, check_decimals
+from millrace_streams.steps.accumulators import WHOLE_SUM, SumTooLargeError, check_decimals
 from millrace_streams.steps.batch import NO_TIMESTAMP, TIMESTAMP, Batch, Rows, empty_batch
 from millrace_streams.steps.flow import Inputs, Output
 from millrace_streams.steps.lifting import MEMBER, ROW, Lifting
@@ -95,18 +95,28 @@ class AggregateStep:
             expiry.move(inputs.marks[arrived.turns], newest_ms - self.store.retention_ms + 1)
         if not lifted.height:
             return Output(empty_batch(self.operator.result), [], arrived.dropped)
-        if self.node.emit == "every" and self._whole_sums:
-            folded, newest = self._running_sums(lifted, store)
-        elif self.node.emit == "every":
-            folded = self._fold_every(self._after_state(lifted, store))
-            newest = folded.unique(self.lifting.group, keep="last", maintain_order=True)
-        else:
-            # Most folds can be split: then state is read and changed by group, not by record.
-            parts = lifted if self.lifting.sequential else self.lifting.fold(lifted)
-            folded = newest = self.lifting.fold(self._after_state(parts, store))
+        folded, newest = self._folded(lifted, store, inputs)
         delta_rows = newest.select(self.store.schema.names())
         state.pending[self.node.store] = StateDelta(rows=delta_rows, stream_time_ms=int(arrived.stream_times[-1]))
         return Output(self._changes(folded), folded[ROW].to_numpy(), arrived.dropped)
+
+    def _folded(self, lifted: pl.DataFrame, store: Store, inputs: Inputs) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Return the rows of the results, and the newest row of each group.
+
+        Raises ``UserFunctionError`` for the record with which a sum has too many digits.
+        """
+        if self.node.emit == "every" and self._whole_sums:
+            return self._running_sums(lifted, store)
+        # Most folds can be split: then state is read and changed by group, not by record.
+        is_split = self.node.emit == "last" and self.lifting.is_splittable
+        rows = self._after_state(self.lifting.fold(lifted) if is_split else lifted, store)
+        try:
+            folded = self._fold_every(rows) if self.node.emit == "every" else self.lifting.fold(rows)
+        except SumTooLargeError as error:
+            raise inputs.failure(self.node.name, str(error), rows[ROW][error.row]) from error
+        if self.node.emit == "every":
+            return folded, folded.unique(self.lifting.group, keep="last", maintain_order=True)
+        return folded, folded
 
     def lookup(self, store: AnyStore, keys: Iterable[Any]) -> dict[Any, Stored]:
         """Return the table's rows of these keys, as stored."""
@@ -223,7 +233,7 @@ class AggregateStep:
     def _fold_every(self, lifted: pl.DataFrame) -> pl.DataFrame:
         """Return one row per record: the fold of its group up to this record."""
         group, accumulators = self.lifting.group, self.lifting.accumulators
-        check_decimals(lifted, group, accumulators, self.node.name)
+        check_decimals(lifted, group, accumulators)
         running = {each.name: each.fold.running(pl.col(each.name)).over(group) for each in accumulators}
         running[TIMESTAMP] = pl.col(TIMESTAMP).cum_max().over(group)
         folded = lifted.with_columns(**running)

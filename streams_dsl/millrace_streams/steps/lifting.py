@@ -17,7 +17,13 @@ import pyarrow as pa
 from millrace_streams.aggregates import Aggregate
 from millrace_streams.frames.evaluation import polars_schema
 from millrace_streams.layout import Layout
-from millrace_streams.steps.accumulators import AccumulatedAggregate, Accumulator, accumulate, check_decimals
+from millrace_streams.steps.accumulators import (
+    DECIMAL_SUM,
+    AccumulatedAggregate,
+    Accumulator,
+    accumulate,
+    check_decimals,
+)
 from millrace_streams.steps.batch import TIMESTAMP, Batch
 from millrace_streams.steps.groups import counts
 from millrace_streams.steps.window_assignment import WINDOW
@@ -57,6 +63,14 @@ class Lifting:
         return [accumulator for accumulator in self.accumulators if accumulator.fold.whole is None]
 
     @cached_property
+    def is_splittable(self) -> bool:
+        """True if parts of a batch can be folded before the whole, so that records need not be added in order.
+
+        A sum of decimals may have too many digits. Then only the record that causes this may fail, and not its part.
+        """
+        return all(each.fold.whole is not None and each.fold is not DECIMAL_SUM for each in self.accumulators)
+
+    @cached_property
     def group(self) -> list[str]:
         """Columns by which rows are folded."""
         return [*self.key, WINDOW] if self.window is not None else list(self.key)
@@ -87,8 +101,11 @@ class Lifting:
         return (records if records[_COUNTS].all() else records.filter(_COUNTS)).drop(_COUNTS)
 
     def fold(self, lifted: pl.DataFrame, *further: pl.Expr) -> pl.DataFrame:
-        """Return one folded row per group, with the ``further`` folds, sorted by last record and window."""
-        check_decimals(lifted, self.group, self.accumulators, self.node)
+        """Return one folded row per group, with the ``further`` folds, sorted by last record and window.
+
+        Raises ``SumTooLargeError``.
+        """
+        check_decimals(lifted, self.group, self.accumulators)
         folds = [each.fold.whole(pl.col(each.name)) for each in self.accumulators if each.fold.whole is not None]
         folds += [pl.col(TIMESTAMP).max(), pl.col(ROW).last(), *further]
         if self.sequential:

@@ -136,7 +136,7 @@ def aggregates(*, removing: bool = False) -> dict[str, Any]:
 _NAMES = frozenset(aggregates())
 _MEANS = frozenset(name for name in _NAMES if name.startswith("mean")) | {"half"}
 _ADD_DOUBLES = frozenset({"half", "mean_i", "sum_x", "mean_x", "sum_f", "mean_f"})
-_PARTIAL = sorted(_NAMES - _ADD_DOUBLES)
+_PARTIAL = sorted(_NAMES - _ADD_DOUBLES - {"sum_d", "mean_d"})
 _WHOLE_SUMS = frozenset(name for name in _NAMES if name.startswith("count")) | {"records", "twice", "sum_i", "sum_n"}
 SETS: dict[str, frozenset[str]] = {
     "all": _NAMES,
@@ -179,7 +179,7 @@ def topology(chosen: str = "all") -> Topology:
 
 
 def partial_topology(window: str) -> Topology:
-    """Build the aggregates that may begin on the source stage, which are all but those that add doubles."""
+    """Build the aggregates that may begin on the source stage, which are all but those that add doubles or decimals."""
     builder = StreamsBuilder()
     groups: Any = builder.stream(TOPIC, schema=SCHEMA, key_columns=["case"]).group_by_key()
     if WINDOWS[window] is not None:

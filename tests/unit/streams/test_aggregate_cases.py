@@ -91,7 +91,7 @@ TYPES = pa.schema([("key", pa.string()), ("d", pa.decimal128(38, 0))])
 
 
 @pytest.mark.parametrize("output", [output for output in cases.OUTPUTS if not output.startswith("table-groups")])
-def test_a_sum_of_decimals_that_has_too_many_digits_is_an_error(output: str) -> None:
+def test_a_sum_of_decimals_that_has_too_many_digits_is_an_error_of_its_record(output: str) -> None:
     window, emit = output.split(".")
     builder = StreamsBuilder()
     groups: Any = builder.stream("in", schema=TYPES, key_columns=["key"]).group_by_key()
@@ -104,8 +104,10 @@ def test_a_sum_of_decimals_that_has_too_many_digits_is_an_error(output: str) -> 
     for numbers in ([LARGEST, LARGEST], [1 - LARGEST, -LARGEST], [LARGEST - 1]):
         driver.pipe("in", [{"key": key, "d": Decimal(number)} for key, number in zip("ab", numbers, strict=False)])
     # A sum with fewer digits is exact to its last digit.
-    with pytest.raises(UserFunctionError, match=r"KSTREAM-AGGREGATE-.*a sum of decimals has more than 38 digits"):
-        driver.pipe("in", [{"key": "b", "d": Decimal(1)}, {"key": "a", "d": Decimal(1)}])
+    last = [{"key": key, "d": Decimal(number)} for key, number in (("b", 1), ("a", 1), ("a", -1), ("b", 1))]
+    with pytest.raises(UserFunctionError, match=r"KSTREAM-AGGREGATE-.*a sum of decimals has more than 38 digits") as e:
+        driver.pipe("in", last)
+    assert (e.value.topic, e.value.partition, e.value.offset) == ("in", 0, 6)
 
 
 def test_a_table_of_means_is_looked_up_as_means() -> None:
