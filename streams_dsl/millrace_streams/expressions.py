@@ -170,7 +170,10 @@ class Expression:
     def cast(self, type_name: str) -> Expression:
         """Convert the value to another type, named as in Spark's DDL; null if it cannot be converted.
 
-        Raises ``TopologyError`` for an unknown type name.
+        Texts of dates and timestamps have the forms of ISO 8601, ``2013-01-31`` or ``2013-01-31 12:30:05.5+01:00``. A
+        timestamp without a zone is in UTC. Texts of booleans are those of Spark: ``true``, ``t``, ``yes``, ``y``, ``1``
+        and their opposites. Raises ``TopologyError`` for an unknown type name. The compiler refuses conversions without
+        a meaning.
         """
         if type_name not in TYPE_NAMES:
             raise TopologyError(f"cast to {type_name!r}: not a type; one of {', '.join(sorted(TYPE_NAMES))}")

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import polars as pl
 import pyarrow as pa
 
 from millrace_streams.errors import TopologyError
 from millrace_streams.expressions import Call, Cast, Column, Expression, Literal
+from millrace_streams.frames import casts
 
 _OPERATIONS: Final[dict[str, Callable[..., pl.Expr]]] = {
     "add": lambda left, right: left + right,
@@ -99,20 +100,6 @@ _WITH_CONSTANTS: Final[dict[str, Callable[..., pl.Expr]]] = {
 }
 """Operations whose only expression operand is the first one."""
 
-_TYPES: Final[dict[str, Any]] = {
-    "boolean": pl.Boolean,
-    "tinyint": pl.Int8,
-    "smallint": pl.Int16,
-    "int": pl.Int32,
-    "bigint": pl.Int64,
-    "float": pl.Float32,
-    "double": pl.Float64,
-    "string": pl.String,
-    "binary": pl.Binary,
-    "date": pl.Date,
-    "timestamp": pl.Datetime("us", "UTC"),
-}
-
 
 def to_polars(expression: Expression) -> pl.Expr:
     """Convert an expression to polars."""
@@ -122,7 +109,7 @@ def to_polars(expression: Expression) -> pl.Expr:
         case Literal(value):
             return pl.lit(value)
         case Cast(operand, type_name):
-            return to_polars(operand).cast(_TYPES[type_name], strict=False)
+            return casts.cast(to_polars(operand), type_name)
         case Call(operation, (operand, *constants)) if operation in _WITH_CONSTANTS:
             told = [constant.value for constant in constants if isinstance(constant, Literal)]
             return _WITH_CONSTANTS[operation](to_polars(operand), *told)

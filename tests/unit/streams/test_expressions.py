@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from polars.testing import assert_series_equal
 
 from millrace_streams import StreamsBuilder, TopologyError, TopologyTestDriver, coalesce, col, lit, when
-from millrace_streams.expressions import Expression
+from millrace_streams.expressions import TYPE_NAMES, Expression
 from millrace_streams.frames.evaluation import polars_schema, result_types, to_polars
 
 FRAME = pl.DataFrame(
@@ -66,6 +66,58 @@ def values(expression: Expression) -> list:
 )
 def test_an_expression_means_what_sql_means(expression, expected):
     assert values(expression) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "date", "instant", "boolean"),
+    [
+        ("2020-01-31", (2020, 1, 31), (2020, 1, 31), None),
+        (" 2020-1-31 3:4 ", (2020, 1, 31), (2020, 1, 31, 3, 4), None),
+        ("2020-01-31T03:04:05Z", (2020, 1, 31), (2020, 1, 31, 3, 4, 5), None),
+        ("2020-01-31 03:04:05.123456789", (2020, 1, 31), (2020, 1, 31, 3, 4, 5, 123_456), None),
+        ("2020-01-31 23:04:05.5-02:30", (2020, 1, 31), (2020, 2, 1, 1, 34, 5, 500_000), None),
+        ("2020-01-31 later", (2020, 1, 31), None, None),
+        ("2020-13-31", None, None, None),
+        (" Yes ", None, None, True),
+        ("f", None, None, False),
+        ("on", None, None, None),
+        (None, None, None, None),
+    ],
+)
+def test_a_text_is_cast_to_a_time_or_a_boolean(text, date, instant, boolean):
+    frame = pl.DataFrame({"s": [text]}, schema={"s": pl.String})
+    found = [frame.select(to_polars(col("s").cast(name))).item() for name in ("date", "timestamp", "boolean")]
+    assert found == [date and dt.date(*date), instant and dt.datetime(*instant, tzinfo=dt.UTC), boolean]
+
+
+CELLS = {
+    pl.Boolean: True,
+    pl.Int64: -1,
+    pl.Float64: 1.5,
+    pl.Decimal(9, 2): 3,
+    pl.String: "1",
+    pl.Binary: b"1",
+    pl.Date: dt.date(2020, 1, 31),
+    pl.Time: dt.time(1),
+    pl.Datetime("us", "UTC"): dt.datetime(2020, 1, 31, tzinfo=dt.UTC),
+    pl.Datetime("us"): dt.datetime(2020, 1, 31),
+    pl.Duration("us"): dt.timedelta(seconds=1),
+    pl.List(pl.Int64): [1],
+    pl.Struct({"a": pl.Int64}): {"a": 1},
+}
+
+
+@pytest.mark.parametrize("name", sorted(TYPE_NAMES))
+@pytest.mark.parametrize("data_type", CELLS, ids=str)
+def test_a_cast_is_refused_by_the_compiler_or_works(data_type, name):
+    cast = to_polars(col("c").cast(name))
+    frame = pl.DataFrame({"c": [CELLS[data_type], None]}, schema={"c": data_type})
+    try:
+        [wanted] = result_types([cast], frame.schema, "node")
+    except TopologyError:
+        assert data_type not in (pl.Boolean, pl.Int64, pl.Float64, pl.String)
+    else:
+        assert frame.select(cast).to_series().dtype == wanted
 
 
 def test_is_in_of_nothing_is_never_true():
