@@ -24,6 +24,7 @@ from millrace_streams.steps.deserialization import Deserializer, UnreadableError
 from millrace_streams.steps.flow import Inputs, Origin
 from millrace_streams.steps.operator import Operator, State
 from millrace_streams.steps.registry import make_step
+from millrace_streams.steps.results import MISFITS
 
 
 class Read(NamedTuple):
@@ -141,10 +142,10 @@ class Reader:
         times = inputs.call(self.source.name, extractor, range(batch.height), keys, batch.values, batch.times)
         try:
             return pl.Series(TIMESTAMP, times, dtype=pl.Int64)
-        except (TypeError, pl.exceptions.PolarsError) as error:
-            raise UserFunctionError(
-                f"{self.source.name}: {extractor} must give the event time in whole ms since 1970: {error}"
-            ) from error
+        except MISFITS as error:
+            row = next(row for row, time_ms in enumerate(times) if not _fits(time_ms))
+            text = f"{extractor} must give the event time in whole ms since 1970, and not {times[row]!r}"
+            raise inputs.failure(self.source.name, text, row) from error
 
     def _check_times(self, batch: Batch, offsets: Rows, partition: int) -> None:
         times = batch.frame[TIMESTAMP]
@@ -160,3 +161,12 @@ class Reader:
                 partition=partition,
                 offset=first,
             )
+
+
+def _fits(time_ms: object) -> bool:
+    """Return whether a column of times can hold an extracted time."""
+    try:
+        pl.Series([time_ms], dtype=pl.Int64)
+    except MISFITS:
+        return False
+    return True

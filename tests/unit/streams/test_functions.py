@@ -203,6 +203,16 @@ def test_an_extractor_without_a_time_stops_at_its_record():
     assert e.value.offset == 2
 
 
+@pytest.mark.parametrize("time", [1.5, "5", 2**63])
+def test_an_extracted_time_that_is_no_whole_number_is_an_error_of_its_record(time):
+    builder = StreamsBuilder()
+    builder.stream("in", key="string", value="long", timestamp=lambda value: time if value else 7).to("out")
+    driver = TopologyTestDriver(builder.build())
+    with pytest.raises(UserFunctionError, match=f"must give the event time in whole ms .* and not {time!r}") as e:
+        driver.pipe_records([TestRecord("in", "a", value, 0) for value in (0, 1, 1)])
+    assert (e.value.topic, e.value.partition, e.value.offset) == ("in", 0, 1)
+
+
 @pytest.mark.parametrize(
     "build",
     [
