@@ -17,7 +17,7 @@ from millrace_streams.graph.topology_builder import TopologyBuilder
 from millrace_streams.language import GlobalKTable, KStream, KTable
 from millrace_streams.processors import StoreBuilder
 from millrace_streams.serdes import row, scalar_serde, serde_of
-from millrace_streams.windows import Duration, milliseconds
+from millrace_streams.windows import Duration, length_ms
 
 
 class StreamsBuilder:
@@ -163,7 +163,7 @@ class StreamsBuilder:
     def _table(
         self, source: SourceNode, store: str | None, versioned: Duration | None, name: str | None
     ) -> ToTableNode:
-        history_ms = None if versioned is None else milliseconds(versioned)
+        history_ms = None if versioned is None else length_ms(versioned, f"table of {source.topic}: versioned")
         if history_ms is not None and store is None:
             store = self._builder.new_name("KTABLE-SOURCE-STATE-STORE")
         return self._builder.add(ToTableNode, name, (source.name,), store=store, history_ms=history_ms)

@@ -154,6 +154,11 @@ class UnlimitedWindows:
     grace_ms: int = 0
     retention_ms: int = FOREVER_MS
 
+    def __post_init__(self) -> None:
+        """Check the start. Raises ``TopologyError``."""
+        if self.start_ms < 0:
+            raise TopologyError(f"an unlimited window from {self.start_ms} ms: must not be negative")
+
     def retain(self, duration: Duration) -> UnlimitedWindows:
         """Return the same window, because an unlimited window is kept forever."""
         return self
@@ -246,6 +251,16 @@ def milliseconds(duration: Duration) -> int:
     if not isinstance(duration, int):
         raise TopologyError(f"{duration!r} is not a length of time: give a timedelta, or whole milliseconds")
     return duration
+
+
+def length_ms(duration: Duration, what: str) -> int:
+    """Convert a duration to milliseconds. Raises ``TopologyError`` as ``milliseconds`` does, and naming ``what`` for a
+    negative one.
+    """
+    length = milliseconds(duration)
+    if length < 0:
+        raise TopologyError(f"{what} of {length} ms: must not be negative")
+    return length
 
 
 def length_of(window: object) -> int | None:

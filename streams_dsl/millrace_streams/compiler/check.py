@@ -1,8 +1,9 @@
 """First stage of the compiler: checks and layouts of all nodes.
 
-The checks refuse unknown columns, predicates that are not boolean, and aggregates of unsuitable types. They also refuse
-changes of a key that must stay, tables in place of streams, and joins of keys with different types. Each error names
-the node. The layouts of each kind of node are in ``layouts`` (streams) and ``table_layouts``.
+The checks refuse unknown columns, predicates that are not boolean, and aggregates of unsuitable types. They also
+refuse changes of a key that must stay, tables in place of streams, and joins of keys with different types. A join must
+not wait longer than its table keeps versions. Each error names the node. The layouts of each kind of node are in
+``layouts`` (streams) and ``table_layouts``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,17 @@ from millrace_streams.compiler import table_layouts  # noqa: F401 - registers it
 from millrace_streams.compiler.layouts import layout_of
 from millrace_streams.errors import TopologyError
 from millrace_streams.functions import PythonFunction
-from millrace_streams.graph import Node, SourceNode, Topology
+from millrace_streams.graph import (
+    MaterializeNode,
+    Node,
+    SourceNode,
+    StreamTableJoinNode,
+    TableFilterNode,
+    TableMapNode,
+    TableSelectNode,
+    Topology,
+    ToTableNode,
+)
 from millrace_streams.layout import KEY, RESERVED_PREFIX, VALUE, Layout, TopicShape
 from millrace_streams.serdes import RowSerde
 
@@ -39,12 +50,38 @@ def check(topology: Topology, shapes: Mapping[str, TopicShape]) -> CheckedTopolo
     Raises ``TopologyError`` (including ``UnknownColumnError``) naming the node.
     """
     layouts: dict[str, Layout] = {}
+    nodes = {node.name: node for node in topology.nodes}
     for node in topology.nodes:
         if isinstance(node, SourceNode):
             layouts[node.name] = _source_layout(node, shapes.get(node.topic))
         else:
             layouts[node.name] = layout_of(node, tuple(layouts[parent] for parent in node.parents))
+        if isinstance(node, StreamTableJoinNode):
+            _check_wait(node, history_of(node.parents[1], nodes))
     return CheckedTopology(topology, layouts)
+
+
+def history_of(name: str, nodes: dict[str, Node]) -> int | None:
+    """Return the history time of a table, or of the table whose rows it passes on; None without versions."""
+    node = nodes[name]
+    if isinstance(node, ToTableNode | MaterializeNode):
+        return node.history_ms
+    if isinstance(node, TableFilterNode | TableMapNode | TableSelectNode) and node.store is None:
+        return history_of(node.parents[0], nodes)
+    return None
+
+
+def _check_wait(node: StreamTableJoinNode, history_ms: int | None) -> None:
+    """Refuse a join whose records wait for older changes of a table that does not keep its versions as long."""
+    if node.grace_ms is None:
+        return
+    if history_ms is None:
+        raise TopologyError(f"{node.name}: grace=... is for joins with a versioned table: give the table versioned=...")
+    if node.grace_ms > history_ms:
+        raise TopologyError(
+            f"{node.name}: records wait {node.grace_ms} ms, but the table keeps its versions for {history_ms} ms: give "
+            "it a longer history, versioned=..."
+        )
 
 
 def _source_layout(node: SourceNode, shape: TopicShape | None) -> Layout:

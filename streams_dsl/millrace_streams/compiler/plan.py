@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from millrace_streams.compiler.check import CheckedTopology, check
+from millrace_streams.compiler.check import CheckedTopology, check, history_of
 from millrace_streams.compiler.forks import forks_of
 from millrace_streams.compiler.initializers import check_initializers
 from millrace_streams.compiler.rewrite import rewrite
 from millrace_streams.compiler.stream_time import advancing, in_order
-from millrace_streams.compiler.tables import history_of, looked_up, store_of
+from millrace_streams.compiler.tables import looked_up, store_of
 from millrace_streams.graph import (
     AggregateNode,
     AnswerNode,

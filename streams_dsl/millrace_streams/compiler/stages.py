@@ -13,10 +13,11 @@ from typing import Literal, TypeAlias
 
 import pyarrow as pa
 
+from millrace_streams.compiler.check import history_of
 from millrace_streams.compiler.plan import Edge, Plan, SourceReader, is_output
 from millrace_streams.compiler.repartitions import with_parents
 from millrace_streams.compiler.stage_numbers import StageNumbers, prologues
-from millrace_streams.compiler.tables import history_of, looked_up
+from millrace_streams.compiler.tables import looked_up
 from millrace_streams.graph import (
     AggregateNode,
     AnswerNode,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from millrace_streams.compiler.check import CheckedTopology
+from millrace_streams.compiler.check import CheckedTopology, history_of
 from millrace_streams.compiler.repartitions import with_parents
 from millrace_streams.errors import TopologyError
 from millrace_streams.graph import (
@@ -144,16 +144,6 @@ def looked_up(node: Node) -> tuple[str, ...]:
 def store_of(node: Node) -> str | None:
     """Return the store of a table's rows, or None."""
     return node.store if isinstance(node, TableNode) and not isinstance(node, SuppressNode) else None
-
-
-def history_of(name: str, nodes: dict[str, Node]) -> int | None:
-    """Return the history time of a table, or of the table whose rows it passes on; None without versions."""
-    node = nodes[name]
-    if isinstance(node, ToTableNode | MaterializeNode):
-        return node.history_ms
-    if isinstance(node, TableFilterNode | TableMapNode | TableSelectNode) and node.store is None:
-        return history_of(node.parents[0], nodes)
-    return None
 
 
 def final_waits(checked: CheckedTopology) -> Topology:

@@ -33,7 +33,7 @@ from millrace_streams.graph import (
 )
 from millrace_streams.language.handle import Function, Handle, JoinedBy, KeyOf, Predicate
 from millrace_streams.processors import StoreBuilder
-from millrace_streams.windows import Duration, JoinWindows, check_windows, milliseconds
+from millrace_streams.windows import Duration, JoinWindows, check_windows, length_ms
 
 if TYPE_CHECKING:
     from millrace_streams.language.grouped import KGroupedStream
@@ -186,7 +186,7 @@ class KStream(Handle):
         """
         from millrace_streams.language.table import KTable
 
-        history_ms = None if versioned is None else milliseconds(versioned)
+        history_ms = None if versioned is None else length_ms(versioned, self._where("to_table", name) + ": versioned")
         store = store or (self._builder.new_name("KSTREAM-TOTABLE-STATE-STORE") if history_ms is not None else None)
         return KTable(self._builder, self._then(ToTableNode, name, store=store, history_ms=history_ms))
 
@@ -275,7 +275,7 @@ class KStream(Handle):
             fields["selector"] = self._key_of("selector", selector, name)
         if grace is not None:
             buffer = f"{name or self._builder.new_name('KSTREAM-JOIN')}-BUFFER-STORE"
-            fields |= {"grace_ms": milliseconds(grace), "buffer": buffer}
+            fields |= {"grace_ms": length_ms(grace, f"{where}: grace"), "buffer": buffer}
         return KStream(self._builder, self._then(StreamTableJoinNode, name, other, **fields))
 
     def _join_stream(
@@ -384,18 +384,31 @@ class BranchedKStream(Handle):
         super().__init__(stream_builder, node)
         self._split_name = name
         self._earlier: tuple[Expression | PythonFunction, ...] = ()
+        self._is_complete = False
 
     def branch(self, predicate: Predicate, *, name: str | None = None) -> KStream:
-        """Return the next branch."""
+        """Return the next branch. Raises ``TopologyError`` after ``default_branch``."""
+        self._check_incomplete("branch", name)
         checked = self._predicate("branch", predicate, name)
         node = self._then(BranchNode, self._branch_name(name), predicate=checked, earlier=self._earlier)
         self._earlier = (*self._earlier, checked)
         return KStream(self._builder, node)
 
     def default_branch(self, *, name: str | None = None) -> KStream:
-        """Return the branch of the records that no other branch takes."""
+        """Return the branch of the records that no other branch takes, which is the last one.
+
+        Raises ``TopologyError`` after another ``default_branch``.
+        """
+        self._check_incomplete("default_branch", name)
+        self._is_complete = True
         node = self._then(BranchNode, self._branch_name(name), predicate=None, earlier=self._earlier)
         return KStream(self._builder, node)
+
+    def _check_incomplete(self, what: str, name: str | None) -> None:
+        if self._is_complete:
+            raise TopologyError(
+                f"{self._where(what, name)}: default_branch() took all other records, so no branch may follow it"
+            )
 
     def _branch_name(self, name: str | None) -> str | None:
         return f"{self._split_name}{name}" if self._split_name and name else name

@@ -52,6 +52,12 @@ def stream(b: StreamsBuilder, topic: str = "s", **types: Any) -> Any:
     return b.stream(topic, **(TYPES | types))
 
 
+def after_default(b: StreamsBuilder) -> Any:
+    branches = stream(b).split()
+    branches.default_branch()
+    return branches
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [
@@ -130,6 +136,12 @@ def stream(b: StreamsBuilder, topic: str = "s", **types: Any) -> Any:
             lambda b: table(b).group_by("value").aggregate(lambda: 0, n=count()),
             "give initializer, adder and subtractor, or named aggregates such as n=count",
         ),
+        (lambda b: unlimited(-5), "an unlimited window from -5 ms: must not be negative"),
+        (lambda b: table(b, versioned=-1), "table of t: versioned of -1 ms: must not be negative"),
+        (lambda b: stream(b).to_table(versioned=-1), "versioned of -1 ms: must not be negative"),
+        (lambda b: stream(b).join(table(b, versioned=9), both, grace=-1), "grace of -1 ms: must not be negative"),
+        (lambda b: after_default(b).branch(lambda v: v > 5), r"default_branch\(\) took all other records"),
+        (lambda b: after_default(b).default_branch(name="rest"), r"rest: default_branch\(\) took all other records"),
         (lambda b: stream(b).process(object, stores="st"), "stores='st': give a list of stores"),
         (
             lambda b: table(b).join(table(b, "r"), both, foreign_key=col("value"), foreign_key_type="long"),
@@ -217,6 +229,18 @@ def test_an_invalid_topic_is_refused(topic: Any) -> None:
                 .to("o")
             ),
             "has a window already: select_key",
+        ),
+        (
+            lambda b: stream(b).join(table(b), both, grace=5).to("o"),
+            r"KSTREAM-JOIN-\d+: grace=... is for joins with a versioned table: give the table versioned=",
+        ),
+        (
+            lambda b: stream(b).join(table(b, versioned=9).filter(lambda v: v > 0), both, grace=10).to("o"),
+            "records wait 10 ms, but the table keeps its versions for 9 ms: give it a longer history",
+        ),
+        (
+            lambda b: stream(b).join(table(b, versioned=9).filter(lambda v: v > 0, store="st"), both, grace=9).to("o"),
+            "is for joins with a versioned table",
         ),
         (lambda b: table(b).filter(col("value") + 1).to_stream().to("o"), "is bigint|is int64, not boolean"),
         (
