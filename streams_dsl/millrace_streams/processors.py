@@ -172,7 +172,8 @@ class ProcessorContext(Protocol):
         record.
 
         With ``child_name`` only the node of that name receives it. Raises ``TopologyError`` if the processor has no
-        such child. In ``process_values`` the key must be that of the current record.
+        such child, and in ``init``, because no record has come yet. In ``process_values`` the key must be that of the
+        current record.
         """
         ...
 
@@ -194,8 +195,10 @@ class ProcessorContext(Protocol):
         """Request a commit. The request has no effect, because each micro-batch is committed as a whole."""
         ...
 
-    def schedule(self, interval_ms: int, kind: PunctuationType, callback: Callable[[int], None]) -> Cancellable:
+    def schedule(self, interval_ms: Duration, kind: PunctuationType, callback: Callable[[int], None]) -> Cancellable:
         """Call ``callback`` with the time whenever stream time or the wall clock has advanced by the interval.
+
+        The interval is a ``timedelta`` or in ms.
 
         For stream time the first call is at the first record. Each later call follows the record that passes the next
         multiple of the interval. For the wall clock the first call is one interval from now; on Spark it waits for the

@@ -32,6 +32,7 @@ from millrace_streams.steps.process_stores import view_of
 from millrace_streams.steps.process_tables import TableReads, TableRows, TableVersions
 from millrace_streams.steps.punctuations import Punctuation, PunctuationQueue
 from millrace_streams.stores import KeyValueStore, ObjectStore, StoreSpec, VersionedStore
+from millrace_streams.windows import Duration, milliseconds
 
 _KINDS: Final[tuple[PunctuationType, ...]] = ("stream_time", "wall_clock_time")
 _NEVER: Final = 2**63 - 1
@@ -56,6 +57,7 @@ class Context:
     task_id: TaskId = FIRST_TASK
     application_id: str = ""
     children: list[str | None] = field(default_factory=list)
+    initializes: bool = False
 
     @property
     def current_stream_time_ms(self) -> Milliseconds:
@@ -107,6 +109,11 @@ class Context:
         self._forward(self.record.key, value, timestamp, child_name)
 
     def _forward(self, key: Any, value: Any, timestamp: int | None, child_name: str | None) -> None:
+        if self.initializes:
+            raise TopologyError(
+                f"{self.node.name}: init cannot forward, because on Spark it runs for each micro-batch: forward in "
+                "process, or in a punctuation"
+            )
         if child_name is not None and child_name not in self.node.children:
             known = ", ".join(self.node.children) or "none"
             raise TopologyError(
@@ -142,8 +149,9 @@ class Context:
             )
         return view_of(self.stores[name])
 
-    def schedule(self, interval_ms: int, kind: PunctuationType, callback: Callable[[int], None]) -> Punctuation:
+    def schedule(self, interval_ms: Duration, kind: PunctuationType, callback: Callable[[int], None]) -> Punctuation:
         """Schedule a callback at every multiple of an interval."""
+        interval_ms = milliseconds(interval_ms)
         if kind not in _KINDS or interval_ms <= 0:
             raise TopologyError(
                 f"{self.node.name}: schedule every {interval_ms} ms by {kind}: the interval must be positive, the kind "
@@ -267,7 +275,9 @@ class ProcessStep:
             context.begin(inputs)
             processor = node.supplier()
             if hasattr(processor, "init"):
+                context.initializes = True
                 processor.init(context)
+                context.initializes = False
             context.resume(self._numbers(state))
             state.running[node.name] = (context, processor)
         running: tuple[Context, Any] = state.running[node.name]

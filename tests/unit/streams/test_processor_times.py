@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -58,7 +59,7 @@ def calls(init: Any, batches: list[list[int]], driver_of: Any = TopologyTestDriv
 
 
 def slow_and_fast(context: Any, tell: Any) -> None:
-    context.schedule(10, "stream_time", tell("slow"))
+    context.schedule(timedelta(milliseconds=10), "stream_time", tell("slow"))
     context.schedule(3, "stream_time", tell("fast"))
 
 

@@ -165,6 +165,7 @@ def test_a_key_value_store_is_read_in_the_order_of_the_keys_bytes() -> None:
         ),
         (lambda context: context.schedule(0, "stream_time", print), TopologyError, "the interval must be positive"),
         (lambda context: context.schedule(5, "noon", print), TopologyError, "one of stream_time, wall_clock_time"),
+        (lambda context: context.forward("a", 1, 0), TopologyError, "init cannot forward, because on Spark it runs"),
         (lambda context: context.forward_value(1), TopologyError, "no record is being processed, so"),
         (lambda context: context.store("st").put(None, 1), ValueError, "the store st cannot hold a key of None"),
     ],
