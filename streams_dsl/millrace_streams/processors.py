@@ -17,28 +17,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from operator import index
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from millrace.records import Headers
 from millrace_streams.errors import TopologyError
 from millrace_streams.serdes import RowSerde, Serde, scalar_serde, serde_of
 from millrace_streams.stores.base import StoreKind
-from millrace_streams.windows import Duration, milliseconds
+from millrace_streams.windows import FOREVER_MS, Duration, milliseconds
 
 PunctuationType: TypeAlias = Literal["stream_time", "wall_clock_time"]
 
 
 def check_timestamp(timestamp: int) -> None:
-    """Raise ``ValueError`` for a record's negative timestamp, as Kafka's ``Record`` does."""
-    if timestamp < 0:
-        raise ValueError(f"a record's timestamp may not be negative, but is {timestamp}: give ms since 1970")
+    """Raise ``ValueError`` for a record's negative timestamp, as Kafka's ``Record`` does, and for more than 64 bits.
+
+    Raises ``TypeError`` for a timestamp that is no whole number.
+    """
+    if not 0 <= index(timestamp) <= FOREVER_MS:
+        raise ValueError(
+            f"a record's timestamp may not be negative or exceed 64 bits, but is {timestamp}: give ms since 1970"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
     """Record in a processor (Kafka's ``Record``); ``timestamp`` is in ms.
 
-    Raises ``ValueError`` for a negative timestamp.
+    Raises ``ValueError`` or ``TypeError`` for an invalid timestamp.
     """
 
     key: Any

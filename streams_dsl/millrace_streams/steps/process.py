@@ -305,8 +305,8 @@ class ProcessStep:
     def _output(self, inputs: Inputs, node: ProcessNode, context: Context, marks: Marks) -> Output:
         output = context.out.output(self.operator.result)
         children = context.children if any(context.children) else None
-        marks = marks[np.asarray(output.causes, dtype=np.int64)]
-        return typed(node, Output(output.batch, marks=marks, children=children), inputs)
+        found = typed(node, output, inputs)
+        return Output(found.batch, marks=marks[np.asarray(output.causes, dtype=np.int64)], children=children)
 
     @property
     def _node(self) -> ProcessNode:

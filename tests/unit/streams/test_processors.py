@@ -429,11 +429,12 @@ def test_a_punctuation_comes_after_all_that_its_record_caused(at_once: bool) -> 
 def test_a_processor_that_forwards_another_type_is_named() -> None:
     class Wrong(Processor):
         def process(self, record: Record) -> None:
-            self.context.forward(record.with_value("one"))
+            self.context.forward(record.with_value("one") if record.timestamp == 1 else record)
 
     with pytest.raises(UserFunctionError, match=r"wrong: .*'one' under key 'a' does not fit int64") as failure:
-        run(Wrong, script(1), name="wrong")
-    assert failure.value.node == "wrong"
+        run(Wrong, script(0, 1, 2), name="wrong")
+    error = failure.value
+    assert (error.node, error.topic, error.partition, error.offset) == ("wrong", "in", 0, 1)
 
 
 def test_the_store_of_a_suppression_has_no_view() -> None:
