@@ -36,7 +36,6 @@ from millrace_broker.groups.requests import (
     MemberIdGiven,
     Protocols,
     SyncRequest,
-    check_session_timeout,
 )
 from millrace_broker.groups.sessions import Sessions
 from millrace_broker.groups.states import GroupState, GroupStateMachine
@@ -162,9 +161,8 @@ class ClassicGroup:
     def join(self, call: int, request: JoinRequest, now_ms: int) -> None:
         """Answer a JoinGroup request, at once or when the rebalance that it begins or joins has ended.
 
-        Errors among the answers: ``InvalidSessionTimeoutError``, ``GroupMaxSizeReachedError``,
-        ``InconsistentGroupProtocolError``, ``UnknownMemberError``, ``FencedInstanceIdError``,
-        ``CoordinatorNotAvailableError``, ``InvalidRequestError``.
+        Errors among the answers: ``GroupMaxSizeReachedError``, ``InconsistentGroupProtocolError``,
+        ``UnknownMemberError``, ``FencedInstanceIdError``, ``CoordinatorNotAvailableError``, ``InvalidRequestError``.
         """
         try:
             self._join(call, request, now_ms)
@@ -173,7 +171,6 @@ class ClassicGroup:
         self._rebalance.end_if_all_joined(now_ms)
 
     def _join(self, call: int, request: JoinRequest, now_ms: int) -> None:
-        check_session_timeout(request.session_timeout_ms, self._settings)
         self._check_size(request.member_id)
         self._check_alive()
         self._check_protocols(request)

@@ -53,7 +53,6 @@ from millrace_broker.groups.requests import (
     MemberIdGiven,
     SyncAnswer,
     SyncRequest,
-    check_session_timeout,
 )
 from millrace_broker.groups.states import GroupState
 from millrace_broker.groups.timers import GroupTimers
@@ -128,7 +127,9 @@ class ConsumerCalls:
                 raise GroupIdNotFoundError(f"there is no consumer group {group_id}: join with epoch 0")
             entry = self._entries[group_id] = GroupEntry(ConsumerGroup(group_id=group_id))
         elif isinstance(entry.group, ClassicGroup):
-            await in_time(self._upgrade(entry), self._executors)
+            upgraded = await in_time(self._upgrade(entry, beat), self._executors)
+            if upgraded is not None:
+                return upgraded
         try:
             return await self._change(
                 entry,
@@ -150,12 +151,14 @@ class ConsumerCalls:
     async def join(self, entry: GroupEntry, request: JoinRequest) -> JoinAnswer | MemberIdGiven | None:
         """Answer a JoinGroup request (``classic_members.join``).
 
-        The result is None if the group had no members, so that it has become a classic one.
+        The result is None if the group had no members, so that it has become a classic one. Raises
+        ``UnknownMemberError`` if it had none and the request has a member id.
         """
         if not entry.consumer.members:
+            if request.member_id != NO_MEMBER:
+                entry.consumer.member(request.member_id)  # a refused request does not convert the group
             await in_time(self._become_classic(entry), self._executors)
             return None
-        check_session_timeout(request.session_timeout_ms, self._classic_settings)
         if request.member_id == NO_MEMBER and request.group_instance_id is None:
             return MemberIdGiven(member_id=request.new_member_id)
         answer = await self._change(
@@ -242,7 +245,7 @@ class ConsumerCalls:
         async with entry.changing():
             before = self._present(entry).consumer
             after, answer = decide(before)
-            if self._is_to_be_classic(before, after):
+            if self._is_to_be_classic(after):
                 await self._downgrade(entry, before, after)
             else:
                 records = change_records(before if before.epoch else None, after, self._clock.now_ms())
@@ -281,33 +284,37 @@ class ConsumerCalls:
 
     # --- migration -----------------------------------------------------------------------------------------
 
-    async def _upgrade(self, entry: GroupEntry) -> None:
-        """Make a classic group a consumer group. Raises ``GroupIdNotFoundError`` if that is not possible."""
+    async def _upgrade(self, entry: GroupEntry, beat: Heartbeat) -> HeartbeatAnswer | None:
+        """Make a classic group a consumer group, with the member that joins with a heartbeat, and return its answer.
+
+        Return None if the group has become a consumer group meanwhile. A heartbeat that is refused leaves the classic
+        group as it was. Raises ``GroupIdNotFoundError`` if no migration is possible, and the errors of ``heartbeat``.
+        """
         async with entry.changing():
             group = self._present(entry).group
             if isinstance(group, ConsumerGroup):
-                return
+                return None
             if group.state is GroupState.DEAD:
                 raise CoordinatorNotAvailableError(f"group {group.group_id} is being deleted: retry")
             self._check_upgrade(group)
-            after = classic_members.upgraded(group.group_id, group.generation_id, group.members, self._topics)
+            before = classic_members.upgraded(group.group_id, group.generation_id, group.members, self._topics)
+            after, answer = before.heartbeat(beat, self._topics, self._settings)
             stored = group.record_content()
             group.upgrade()
             self._carry_out(entry)
-            entry.group = after
+            entry.group = before
             records = [group_tombstone(group.group_id)] if group.generation_id else []
-            if after.epoch or after.members:
-                records += change_records(None, after, self._clock.now_ms())
             try:
-                if records:
-                    await self._log.append(records)
+                await self._log.append([*records, *change_records(None, after, self._clock.now_ms())])
             except BaseException:
                 entry.group = ClassicGroup.restore(group.group_id, self._classic_settings, stored, self._now_ms())
                 self._carry_out(entry)
                 raise
+            entry.group = after
             self.start(entry)
-            if after.members:
+            if before.members:
                 _logger.info("classic group %s has become a consumer group", group.group_id)
+            return answer
 
     def _check_upgrade(self, group: ClassicGroup) -> None:
         if group.state is GroupState.EMPTY:
@@ -322,17 +329,19 @@ class ConsumerCalls:
         if reason is not None:
             raise GroupIdNotFoundError(f"classic group {group.group_id} cannot become a consumer group: {reason}")
 
-    def _is_to_be_classic(self, before: ConsumerGroup, after: ConsumerGroup) -> bool:
+    def _is_to_be_classic(self, group: ConsumerGroup) -> bool:
         return (
             self._settings.may_downgrade
-            and classic_members.is_classic(after)
-            and not classic_members.is_classic(before)
-            and len(after.members) <= self._classic_settings.max_size
+            and classic_members.is_classic(group)
+            and len(group.members) <= self._classic_settings.max_size
         )
 
     async def _downgrade(self, entry: GroupEntry, before: ConsumerGroup, after: ConsumerGroup) -> None:
-        """Make a group without members of the consumer protocol a classic group, whose members join again."""
-        stored, protocols = classic_members.downgraded(after, self._topics)
+        """Make a group without members of the consumer protocol a classic group, whose members join again.
+
+        As in Kafka, the generation is the epoch before the change, so that members may commit until they join again.
+        """
+        stored, protocols = classic_members.downgraded(after, before.epoch, self._topics)
         now_ms = self._clock.now_ms()
         record = group_record(before.group_id, stored, now_ms)
         await self._log.append([*change_records(before, None, now_ms), record])

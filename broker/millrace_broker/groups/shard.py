@@ -169,11 +169,11 @@ class GroupShard:
     async def join(self, group_id: str, request: JoinRequest) -> JoinAnswer | MemberIdGiven:
         """Answer a JoinGroup request (``ClassicGroup.join``). A member without an id creates the group.
 
-        A consumer group accepts classic members too (``classic_members.join``).
+        A consumer group accepts classic members too (``classic_members.join``). Raises ``InvalidSessionTimeoutError``.
         """
+        check_session_timeout(request.session_timeout_ms, self._settings)
         entry = self._entries.get(group_id)
         if entry is None:
-            check_session_timeout(request.session_timeout_ms, self._settings)
             if request.member_id != NO_MEMBER:
                 raise self._unknown_member(group_id, request.member_id)
             entry = self._add(group_id)

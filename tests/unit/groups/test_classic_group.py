@@ -9,7 +9,6 @@ from millrace.errors import (
     GroupMaxSizeReachedError,
     IllegalGenerationError,
     InconsistentGroupProtocolError,
-    InvalidSessionTimeoutError,
     RebalanceInProgressError,
     StorageError,
     UnknownMemberError,
@@ -138,15 +137,6 @@ def test_without_any_joined_member_a_rebalance_continues_until_sessions_end() ->
     assert world.group.state is GroupState.PREPARING_REBALANCE
     world.pass_time(60_000)
     assert world.group.state is GroupState.EMPTY
-
-
-@pytest.mark.parametrize("session_ms", [5999, 60_001])
-def test_sessions_are_within_the_brokers_limits(session_ms: int) -> None:
-    world = World()
-    call = world.join(session_timeout_ms=session_ms)
-    assert isinstance(world.answers[call], InvalidSessionTimeoutError)
-    for accepted_ms in (6000, 60_000):
-        assert isinstance(world.answers[world.join(session_timeout_ms=accepted_ms)], MemberIdGiven)
 
 
 def test_members_must_have_an_assignor_in_common() -> None:

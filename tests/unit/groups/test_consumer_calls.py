@@ -350,7 +350,10 @@ def test_a_classic_member_reconciles_by_join_group(tmp_path: Path) -> None:
             await beat(shard, "new", -1)
             classic = shard.entries["g"].group
             assert isinstance(classic, ClassicGroup)
-            assert classic.generation_id > last.generation_id
+            assert classic.generation_id == last.generation_id
+            await shard.commit("g", identity(last), {("read", 0): commit(1)})
+            with pytest.raises(RebalanceInProgressError):
+                await shard.heartbeat("g", identity(last))
             rejoined = await classic_join(shard, first.member_id, kept)
             assert rejoined.leader == first.member_id
 
@@ -372,34 +375,6 @@ def test_members_of_both_protocols_leave_at_the_same_time(tmp_path: Path) -> Non
     run(scenario, tmp_path)
 
 
-def test_the_policy_forbids_a_migration(tmp_path: Path) -> None:
-    async def scenario(directory: Path) -> None:
-        async with opened(directory, **{"group.consumer.migration.policy": "disabled"}) as broker:
-            await create(broker)
-            shard = await shard_of(broker, "g")
-            await classic_join(shard)
-            with pytest.raises(GroupIdNotFoundError, match=r"group\.consumer\.migration\.policy"):
-                await join(shard, "new")
-            assert isinstance(shard.entries["g"].group, ClassicGroup)
-
-    run(scenario, tmp_path)
-
-
-def test_an_assignment_with_data_of_its_assignor_forbids_a_migration(tmp_path: Path) -> None:
-    async def scenario(directory: Path) -> None:
-        async with opened(directory) as broker:
-            await create(broker)
-            shard = await shard_of(broker, "g")
-            first = await classic_join(shard)
-            content = assignment(0, 1, user_data=b"of the assignor")
-            await shard.sync("g", SyncRequest(identity=identity(first), assignments={first.member_id: content}))
-            with pytest.raises(GroupIdNotFoundError, match=r"partition\.assignment\.strategy"):
-                await join(shard, "new")
-            assert isinstance(shard.entries["g"].group, ClassicGroup)
-
-    run(scenario, tmp_path)
-
-
 def test_a_member_that_is_no_consumer_is_refused(tmp_path: Path) -> None:
     async def scenario(directory: Path) -> None:
         async with opened(directory) as broker:
@@ -408,23 +383,5 @@ def test_a_member_that_is_no_consumer_is_refused(tmp_path: Path) -> None:
             await join(shard, "new")
             with pytest.raises(InconsistentGroupProtocolError):
                 await shard.join("g", join_request("c", protocol_type="connect"))
-
-    run(scenario, tmp_path)
-
-
-def test_an_empty_group_takes_the_protocol_of_its_next_member(tmp_path: Path) -> None:
-    async def scenario(directory: Path) -> None:
-        async with opened(directory) as broker:
-            await create(broker)
-            shard = await shard_of(broker, "g")
-            await join(shard, "a")
-            await beat(shard, "a", -1)
-            member = await classic_join(shard)
-            assert isinstance(shard.entries["g"].group, ClassicGroup)
-            await shard.leave("g", identity(member))
-            await join(shard, "b")
-            assert set(group(shard).members) == {"b"}
-        async with opened(directory) as broker:
-            assert set(group(await shard_of(broker, "g")).members) == {"b"}
 
     run(scenario, tmp_path)

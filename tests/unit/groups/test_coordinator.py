@@ -21,6 +21,7 @@ from millrace.errors import (
     IllegalGenerationError,
     InvalidCommitOffsetSizeError,
     InvalidGroupIdError,
+    InvalidSessionTimeoutError,
 )
 from millrace.records import EndTransactionMarker
 from millrace.records.control import ControlType
@@ -104,6 +105,21 @@ async def end_transaction(broker: Broker, group_id: str, producer_id: int, *, co
 
 def run(scenario: Callable[[Path], Coroutine[Any, Any, None]], directory: Path) -> None:
     asyncio.run(scenario(directory))
+
+
+@pytest.mark.parametrize("session_timeout_ms", [5999, 1_800_001])
+def test_sessions_are_within_the_brokers_limits(tmp_path: Path, session_timeout_ms: int) -> None:
+    async def scenario(directory: Path) -> None:
+        async with opened(directory) as broker:
+            shard = await shard_of(broker, "g")
+            with pytest.raises(InvalidSessionTimeoutError):
+                await shard.join("g", join_request(session_timeout_ms=session_timeout_ms))
+            assert "g" not in shard.entries
+            for accepted_ms in (6000, 1_800_000):
+                given = await shard.join("g", join_request(session_timeout_ms=accepted_ms))
+                assert isinstance(given, MemberIdGiven)
+
+    run(scenario, tmp_path)
 
 
 async def joined(shard: GroupShard, group_id: str) -> Identity:

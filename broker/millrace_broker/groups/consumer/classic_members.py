@@ -242,7 +242,9 @@ def is_classic(group: ConsumerGroup) -> bool:
     return bool(group.members) and all(each.classic is not None for each in group.members.values())
 
 
-def downgraded(group: ConsumerGroup, topics: ClusterTopics) -> tuple[StoredGroup, dict[str, Protocols]]:
+def downgraded(
+    group: ConsumerGroup, generation_id: int, topics: ClusterTopics
+) -> tuple[StoredGroup, dict[str, Protocols]]:
     """Return a group of classic members only as a classic group, and the assignors of each member."""
     protocols: dict[str, Protocols] = {}
     stored: list[StoredMember] = []
@@ -265,7 +267,7 @@ def downgraded(group: ConsumerGroup, topics: ClusterTopics) -> tuple[StoredGroup
     common = set.intersection(*({name for name, _ in each} for each in protocols.values()))
     return StoredGroup(
         protocol_type=CONSUMER,
-        generation_id=group.epoch,
+        generation_id=generation_id,
         protocol_name=min(common),
         leader=stored[0].member_id,
         members=tuple(stored),

@@ -375,7 +375,8 @@ def test_a_downgraded_group_has_the_members_and_a_common_assignor() -> None:
     group, _ = join(group, new_member_id="b", protocols=protocols["b"])
     deleted = Cluster(t=2, u=1, gone=1).partitions("gone")
     first = replace(group.members["a"], assigned=partitions(0, 1) | deleted)
-    stored, assignors = classic_members.downgraded(replace(group, members={**group.members, "a": first}), CLUSTER)
+    group = replace(group, members={**group.members, "a": first})
+    stored, assignors = classic_members.downgraded(group, 2, CLUSTER)
     assert assignors == protocols
     assert (stored.protocol_type, stored.generation_id, stored.leader) == ("consumer", 2, "a")
     assert stored.protocol_name == "range"
