@@ -215,6 +215,11 @@ def test_offsets_are_fetched_of_several_groups_at_once(calls: Any, group: str, t
         [each.committed.partition for topic in answer.topics for each in topic.partitions] for answer in found
     ]
     assert partitions == [[0], [1], []]
+    twice = [pb.TopicPartitions(name=topic, partitions=[number]) for number in (1, 0)]
+    asked = pb.OffsetFetchRequest.Group(group_id=f"{group}-0", topics=twice)
+    (answer,) = calls.call("OffsetFetch", pb.OffsetFetchRequest(groups=[asked])).groups
+    offsets = [(each.committed.partition, each.committed.offset) for each in (t.partitions[0] for t in answer.topics)]
+    assert offsets == [(1, -1), (0, 0)]
 
 
 def test_offsets_are_deleted_unless_the_group_reads_them(
@@ -235,9 +240,13 @@ def test_offsets_are_deleted_unless_the_group_reads_them(
     groups.leave(joined.member_id)
     assert delete() == 0
     assert groups.committed(topic).committed.offset == -1
-    unknown = pb.OffsetDeleteRequest(group_id=group + "-unknown")
+    partitions = [pb.TopicPartitions(name=topic, partitions=[0])]
+    unknown = pb.OffsetDeleteRequest(group_id=group + "-unknown", topics=partitions)
     Groups(calls, group + "-unknown")
     assert type(calls.error("OffsetDelete", unknown)) is GroupIdNotFoundError
+    unknown.topics[0].partitions[:] = [9]
+    (result,) = calls.call("OffsetDelete", unknown).topics[0].partitions
+    assert result.error.code == UnknownTopicOrPartitionError.code, "the group is not asked"
 
 
 def test_groups_are_listed_and_deleted(calls: Any, group: str, topic: str, threads: ThreadPoolExecutor) -> None:

@@ -7,9 +7,20 @@ from typing import Any
 
 import pytest
 
-from millrace.errors import GroupIdNotFoundError, InconsistentGroupProtocolError, MemberIdRequiredError
+from millrace.errors import (
+    GroupIdNotFoundError,
+    InconsistentGroupProtocolError,
+    MemberIdRequiredError,
+    NotCoordinatorError,
+)
+from millrace.kafka_protocol.calls.alter_share_group_offsets import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsRequestPartition,
+    AlterShareGroupOffsetsRequestTopic,
+)
 from millrace.kafka_protocol.calls.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from millrace.kafka_protocol.calls.delete_groups import DeleteGroupsRequest
+from millrace.kafka_protocol.calls.describe_groups import DescribeGroupsRequest
 from millrace.kafka_protocol.calls.init_producer_id import InitProducerIdRequest
 from millrace.kafka_protocol.calls.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from millrace.kafka_protocol.calls.leave_group import LeaveGroupRequest, MemberIdentity
@@ -23,6 +34,7 @@ from millrace.kafka_protocol.calls.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from millrace_broker.groups import GroupCoordinator
 from millrace_broker.testing import EmbeddedBroker
 
 from .group_calls import subscription
@@ -156,6 +168,25 @@ def test_the_id_of_a_deleted_share_group_is_free(wire: KafkaWire, topic: str) ->
     assert _commit(wire, topic) == 0
 
 
+@pytest.mark.parametrize("has_share_group", [False, True])
+def test_a_broker_that_is_not_the_coordinator_does_not_answer_that_a_group_does_not_exist(
+    wire: KafkaWire, topic: str, has_share_group: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: GroupCoordinator, group_id: str) -> None:
+        raise NotCoordinatorError(f"another broker coordinates {group_id}")
+
+    find_coordinator(wire, 0, topic)
+    if has_share_group:
+        Member(wire, topic, topic).join()
+    monkeypatch.setattr(GroupCoordinator, "find", refuse)
+    for version in (5, 6):
+        (described,) = wire.call(DescribeGroupsRequest(groups=(topic,)), version).groups
+        assert described.error_code == NotCoordinatorError.code
+    if not has_share_group:
+        (deleted,) = wire.call(DeleteGroupsRequest(groups_names=(topic,)), 2).results
+        assert deleted.error_code == NotCoordinatorError.code
+
+
 def _make_members(wire: KafkaWire, topic: str) -> None:
     join_consumer_group(wire, topic)
 
@@ -190,3 +221,7 @@ def test_the_id_of_a_group_of_consumers_is_refused_to_share_consumers(wire: Kafk
     make(wire, topic)
     share = Member(wire, topic, topic)
     assert _answered(lambda: share.beat(0, (topic,)).error_code) == GroupIdNotFoundError.code
+    offset = AlterShareGroupOffsetsRequestPartition(partition_index=0, start_offset=0)
+    topics = (AlterShareGroupOffsetsRequestTopic(topic_name=topic, partitions=(offset,)),)
+    request = AlterShareGroupOffsetsRequest(group_id=topic, topics=topics)
+    assert _answered(lambda: wire.call(request, 0).error_code) == GroupIdNotFoundError.code

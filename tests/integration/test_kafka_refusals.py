@@ -29,6 +29,7 @@ from millrace.errors import (
 )
 from millrace.kafka_protocol.calls import (
     alter_configs,
+    consumer_group_heartbeat,
     create_acls,
     create_partitions,
     create_topics,
@@ -353,6 +354,18 @@ def test_a_consumer_of_an_empty_group_id_finds_its_coordinator_and_commits(wire:
     stall = Stall("the group")
     while wire.call(request, 9).topics[0].partitions[0].error_code:
         stall.check()
+
+
+def test_a_heartbeat_without_a_group_id_is_an_invalid_request(wire: KafkaWire, topic: str) -> None:
+    request = consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
+        group_id="",
+        member_id="m",
+        member_epoch=0,
+        rebalance_timeout_ms=1000,
+        subscribed_topic_names=(topic,),
+        topic_partitions=(),
+    )
+    assert wire.call(request, 1).error_code == InvalidRequestError.code
 
 
 @pytest.mark.parametrize("offset", [-1, -2, -(2**63)])

@@ -452,8 +452,10 @@ def test_groups_are_listed_described_and_deleted(member: Member, wire: KafkaWire
 
 def test_offsets_are_described_altered_and_deleted(member: Member, wire: KafkaWire) -> None:
     def described(*partitions: int, group: str = member.group, version: int = 1) -> Any:
-        topics = (DescribeShareGroupOffsetsRequestTopic(topic_name=member.topic, partitions=partitions),)
-        wanted = DescribeShareGroupOffsetsRequestGroup(group_id=group, topics=topics if partitions else None)
+        topics = tuple(
+            DescribeShareGroupOffsetsRequestTopic(topic_name=member.topic, partitions=(each,)) for each in partitions
+        )
+        wanted = DescribeShareGroupOffsetsRequestGroup(group_id=group, topics=topics or None)
         return wire.call(DescribeShareGroupOffsetsRequest(groups=(wanted,)), version).groups[0]
 
     def altered(offset: int, partition: int = 0) -> Any:
@@ -471,7 +473,7 @@ def test_offsets_are_described_altered_and_deleted(member: Member, wire: KafkaWi
     assert (topic.topic_name, topic.topic_id) == (member.topic, member.topic_id)
     assert [(each.start_offset, each.lag) for each in topic.partitions] == [(3, 5)]
     assert [(each.start_offset, each.lag) for each in described(0, version=0).topics[0].partitions] == [(3, -1)]
-    assert [each.start_offset for each in described(1).topics[0].partitions] == [-1]
+    assert [topic.partitions[0].start_offset for topic in described(1, 0).topics] == [-1, 3]
     assert (described(group="none").error_code, described(group="none").topics) == (0, ())
     unread = described(0, group="none")
     assert (unread.error_code, unread.topics[0].partitions[0].start_offset) == (0, -1)

@@ -9,6 +9,7 @@ from millrace.errors import InvalidRequestError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import error_message
+from millrace_broker.api.common.group_kinds import CLASSIC, check_is_not
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.coordinators import written
@@ -21,9 +22,11 @@ async def handle(
 ) -> pb.AlterShareGroupOffsetsResponse:
     """Set start offsets, and wait until they are persisted. Errors are reported per partition.
 
-    The group need not exist. Raises ``NonEmptyGroupError`` and the errors of ``ShareCoordinator.shard_of``.
+    The group need not exist. Raises ``NonEmptyGroupError``, ``GroupIdNotFoundError`` for the id of a consumer group,
+    and the errors of ``ShareCoordinator.shard_of``.
     """
     broker.share_groups.shard_of(request.group_id).check_has_no_members(request.group_id)
+    await check_is_not(broker, request.group_id, CLASSIC, is_new=True)
     response, turns = pb.AlterShareGroupOffsetsResponse(), Turns()
     for topic in request.topics:
         topic_result = response.topics.add(name=topic.name)

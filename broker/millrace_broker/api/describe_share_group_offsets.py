@@ -38,10 +38,10 @@ async def handle(
         result = response.groups.add(group_id=wanted.group_id)
         try:
             progress = _progress(broker, wanted.group_id)
-            topics = {each.name: tuple(each.partitions) for each in wanted.topics}
+            topics = [(each.name, tuple(each.partitions)) for each in wanted.topics]  # a name may come twice
             if wanted.all_topics:
-                topics = numbers_by_topic(sorted(progress))
-            for name, partitions in topics.items():
+                topics = list(numbers_by_topic(sorted(progress)).items())
+            for name, partitions in topics:
                 await turns.next()
                 topic, described = broker.catalog.topics.get(name), result.topics.add(name=name)
                 _describe(described, topic, partitions, progress)

@@ -16,7 +16,8 @@ from millrace_broker.runtime.turns import Turns
 async def handle(broker: Broker, request: pb.OffsetDeleteRequest, context: RequestContext) -> pb.OffsetDeleteResponse:
     """Delete the offsets.
 
-    Errors of a partition are reported per partition. Errors of ``GroupShard.delete_offsets`` end the call.
+    Errors of a partition are reported per partition. Errors of ``GroupShard.delete_offsets`` end the call. As in Kafka,
+    the group need not exist if no partition does.
     """
     partitions = [(topic.name, number) for topic in request.topics for number in topic.partitions]
     errors: dict[PartitionKey, MillraceError] = {}
@@ -26,7 +27,8 @@ async def handle(broker: Broker, request: pb.OffsetDeleteRequest, context: Reque
         if not _exists(broker, partition):
             errors[partition] = UnknownTopicOrPartitionError(f"{partition[0]}-{partition[1]} does not exist")
     known = [partition for partition in partitions if partition not in errors]
-    errors |= await broker.groups.shard_of(request.group_id).delete_offsets(request.group_id, known)
+    if known:
+        errors |= await broker.groups.shard_of(request.group_id).delete_offsets(request.group_id, known)
     response = pb.OffsetDeleteResponse()
     for topic in request.topics:
         topic_result = response.topics.add(name=topic.name)

@@ -32,10 +32,10 @@ async def handle(broker: Broker, request: pb.OffsetFetchRequest, context: Reques
         try:
             shard = await broker.groups.shard_to_read(wanted.group_id)
             entry = shard.entries.get(wanted.group_id)
-            topics = {topic.name: tuple(topic.partitions) for topic in wanted.topics}
+            topics = [(topic.name, tuple(topic.partitions)) for topic in wanted.topics]  # a name may come twice
             if wanted.all_topics:
-                topics = {} if entry is None else numbers_by_topic(sorted(entry.offsets.committed))
-            for topic, partitions in topics.items():
+                topics = [] if entry is None else list(numbers_by_topic(sorted(entry.offsets.committed)).items())
+            for topic, partitions in topics:
                 topic_offsets = result.topics.add(name=topic)
                 for partition in partitions:
                     _look_up(topic_offsets.partitions.add(), entry, (topic, partition), request.require_stable)

@@ -9,7 +9,7 @@ import uuid
 from typing import Final
 
 from millrace.acls import AclOperation, ResourceType
-from millrace.errors import MillraceError
+from millrace.errors import InvalidRequestError, MillraceError
 from millrace.kafka_protocol.calls.consumer_group_heartbeat import (
     Assignment,
     ConsumerGroupHeartbeatRequest,
@@ -36,6 +36,8 @@ async def handle(message: ConsumerGroupHeartbeatRequest, request: KafkaRequest) 
         member_id = str(uuid.uuid4())
     try:
         check_request("ConsumerGroupHeartbeat", request.broker, message, request.context)
+        if not message.group_id:
+            raise InvalidRequestError("the heartbeat has no group id: set group.id")
         await check_is_not(request.broker, message.group_id, SHARE, is_new=is_joining)
         shard = await groups.wait_for_shard(message.group_id)
         answer = await shard.consumer_heartbeat(message.group_id, _heartbeat(message, member_id, request))

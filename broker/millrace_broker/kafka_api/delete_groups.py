@@ -15,7 +15,7 @@ from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.delete_groups import handle as delete
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import code_of
-from millrace_broker.kafka_api.share_coordinators import ask, is_elsewhere
+from millrace_broker.kafka_api.share_coordinators import ask, coordinator_refusal, is_elsewhere
 
 _NOT_HERE: Final = (GroupIdNotFoundError.code, NotCoordinatorError.code)
 
@@ -25,7 +25,12 @@ async def handle(message: DeleteGroupsRequest, request: KafkaRequest) -> DeleteG
     wanted = pb.DeleteGroupsRequest(group_ids=message.groups_names)
     answer = await delete(request.broker, wanted, request.context)
     for result in answer.results:
-        if result.error.code in _NOT_HERE and is_elsewhere(request.broker, result.group_id):
+        if result.error.code not in _NOT_HERE:
+            continue
+        refusal = coordinator_refusal(request.broker, result.group_id)
+        if refusal is not None:
+            result.error.CopyFrom(error_message(refusal))
+        elif is_elsewhere(request.broker, result.group_id):
             await _delete_shared(result, request)
     return DeleteGroupsResponse(
         throttle_time_ms=0,

@@ -13,11 +13,13 @@ from millrace.kafka_protocol.calls.describe_groups import (
     DescribeGroupsResponse,
 )
 from millrace.protocol import millrace_pb2 as pb
+from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.group_kinds import CLASSIC
 from millrace_broker.api.describe_groups import handle as describe
 from millrace_broker.kafka_api import operations
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import NONE, code_of, text_of
+from millrace_broker.kafka_api.share_coordinators import coordinator_refusal
 
 _WITH_NOT_FOUND: Final = 6
 """First version in which a group that does not exist is an error (KIP-1043). Before, it is a dead group."""
@@ -27,6 +29,8 @@ _DEAD: Final = "Dead"
 async def handle(message: DescribeGroupsRequest, request: KafkaRequest) -> DescribeGroupsResponse:
     """Describe the groups, each separately."""
     answer = await describe(request.broker, pb.DescribeGroupsRequest(group_ids=message.groups), request.context)
+    for group in answer.groups:
+        _check(group, request)
     return DescribeGroupsResponse(
         groups=tuple(
             _group(
@@ -41,10 +45,19 @@ async def handle(message: DescribeGroupsRequest, request: KafkaRequest) -> Descr
     )
 
 
+def _check(group: pb.DescribeGroupsResponse.Group, request: KafkaRequest) -> None:
+    """Set the error of a group that is not a classic group of this coordinator."""
+    if not group.error.code and group.type != CLASSIC:
+        group.error.code = GroupIdNotFoundError.code
+        group.error.message = f"group {group.group_id} is not a classic group"
+    if group.error.code == GroupIdNotFoundError.code:
+        refusal = coordinator_refusal(request.broker, group.group_id)
+        if refusal is not None:
+            group.error.CopyFrom(error_message(refusal))
+
+
 def _group(group: pb.DescribeGroupsResponse.Group, version: int, authorized_operations: int) -> DescribedGroup:
     error_code, text = code_of(group.error), text_of(group.error)
-    if not error_code and group.type != CLASSIC:
-        error_code, text = GroupIdNotFoundError.code, f"group {group.group_id} is not a classic group"
     if error_code == GroupIdNotFoundError.code and version < _WITH_NOT_FOUND:
         return _failed(group.group_id, NONE, None, _DEAD, authorized_operations)
     if error_code:

@@ -9,7 +9,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from millrace.errors import BrokerUnavailableError, CoordinatorNotAvailableError, RequestTimedOutError
+from millrace.errors import (
+    BrokerUnavailableError,
+    CoordinatorNotAvailableError,
+    MillraceError,
+    RequestTimedOutError,
+)
 from millrace_broker.api import HANDLERS, RequestContext
 from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.broker import Broker
@@ -41,6 +46,19 @@ async def ask(request: KafkaRequest, group_id: str, name: str, message: Any, *, 
             raise CoordinatorNotAvailableError(error.message) from None
 
     return await authorized(name)(forward)(broker, message, request.context)
+
+
+def coordinator_refusal(broker: Broker, group_id: str) -> MillraceError | None:
+    """Return the error of a broker that is not the coordinator of consumer groups for this id; None if it is.
+
+    Kafka's clients ask the coordinator of consumer groups about groups of every kind. Only this coordinator may answer
+    that a group does not exist.
+    """
+    try:
+        broker.groups.find(group_id)
+    except MillraceError as error:
+        return error
+    return None
 
 
 def is_elsewhere(broker: Broker, group_id: str) -> bool:
