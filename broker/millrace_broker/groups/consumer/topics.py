@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
@@ -12,6 +13,9 @@ import pyarrow.compute as pc
 
 from millrace.errors import InvalidRegularExpressionError
 from millrace_broker.metadata import TopicCatalog, TopicInfo
+
+EXPRESSIONS_MAX: Final = 100
+"""Regular expressions whose matches are kept. Each group keeps the matches of its members' expressions too."""
 
 
 class SubscribedTopic(NamedTuple):
@@ -44,7 +48,7 @@ class CatalogTopics:
 
     def __init__(self, catalog: TopicCatalog) -> None:
         self._catalog: Final = catalog
-        self._matches: Final[dict[str, frozenset[str]]] = {}
+        self._matches: Final = lru_cache(maxsize=EXPRESSIONS_MAX)(lambda each: matches(each, catalog.topics))
         self._matched_revision = -1
 
     @property
@@ -65,12 +69,9 @@ class CatalogTopics:
     def matching(self, expression: str) -> frozenset[str]:
         """Return the names that the whole expression matches. Raises ``InvalidRegularExpressionError``."""
         if self._matched_revision != self.revision:
-            self._matches.clear()
+            self._matches.cache_clear()
             self._matched_revision = self.revision
-        found = self._matches.get(expression)
-        if found is None:
-            found = self._matches[expression] = matches(expression, self._catalog.topics)
-        return found
+        return self._matches(expression)
 
 
 def matches(expression: str, names: Iterable[str]) -> frozenset[str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import uuid
+import weakref
 from types import SimpleNamespace
 from typing import cast
 
-from millrace_broker.groups.consumer.topics import CatalogTopics, SubscribedTopic, metadata_hash
+from millrace_broker.groups.consumer.topics import EXPRESSIONS_MAX, CatalogTopics, SubscribedTopic, metadata_hash
 from millrace_broker.metadata import TopicCatalog
 
 
@@ -25,6 +26,17 @@ def test_a_change_of_the_catalog_renews_the_matches() -> None:
     assert topics.matching("a.") == {"a1", "a2"}
     assert topics.matching("a.") is topics.matching("a."), "an expression is matched once"
     assert topics.matching("b.") == frozenset()
+
+
+def test_the_number_of_expressions_whose_matches_are_kept_is_limited() -> None:
+    catalog = SimpleNamespace(revision=0, topics={"a": topic("a", 1, 2)})
+    topics = CatalogTopics(cast(TopicCatalog, catalog))
+    first = weakref.ref(topics.matching("a"))
+    for number in range(EXPRESSIONS_MAX - 1):
+        topics.matching(f"a|{number}")
+    assert first() is not None
+    topics.matching("a|b")
+    assert first() is None
 
 
 def test_topics_are_found_by_name_and_by_id() -> None:
