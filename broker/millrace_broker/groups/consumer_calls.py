@@ -152,13 +152,19 @@ class ConsumerCalls:
         """Answer a JoinGroup request (``classic_members.join``).
 
         The result is None if the group had no members, so that it has become a classic one. Raises
-        ``UnknownMemberError`` if it had none and the request has a member id.
+        ``UnknownMemberError`` if it had none and the request has a member id, and ``InconsistentGroupProtocolError`` if
+        the migration policy is ``disabled``.
         """
         if not entry.consumer.members:
             if request.member_id != NO_MEMBER:
                 entry.consumer.member(request.member_id)  # a refused request does not convert the group
             await in_time(self._become_classic(entry), self._executors)
             return None
+        if not (self._settings.may_upgrade or self._settings.may_downgrade):
+            raise InconsistentGroupProtocolError(
+                f"group {entry.group.group_id} is a consumer group, which no classic member may join, because "
+                "group.consumer.migration.policy is disabled: set group.protocol=consumer"
+            )
         if request.member_id == NO_MEMBER and request.group_instance_id is None:
             return MemberIdGiven(member_id=request.new_member_id)
         answer = await self._change(

@@ -12,6 +12,7 @@ import pytest
 
 from millrace.errors import (
     GroupIdNotFoundError,
+    InconsistentGroupProtocolError,
     InvalidRegularExpressionError,
     InvalidSessionTimeoutError,
     UnknownMemberError,
@@ -103,6 +104,21 @@ def test_the_policy_forbids_a_migration(tmp_path: Path) -> None:
             await classic_join(shard)
             with pytest.raises(GroupIdNotFoundError, match=r"group\.consumer\.migration\.policy"):
                 await join(shard, "new")
+            assert isinstance(shard.entries["g"].group, ClassicGroup)
+
+    run(scenario, tmp_path)
+
+
+def test_the_policy_forbids_classic_members_in_a_consumer_group(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        async with opened(directory, **{"group.consumer.migration.policy": "disabled"}) as broker:
+            await create(broker)
+            shard = await shard_of(broker, "g")
+            await join(shard, "new")
+            with pytest.raises(InconsistentGroupProtocolError, match=r"group\.consumer\.migration\.policy"):
+                await classic_join(shard)
+            await beat(shard, "new", -1)
+            await classic_join(shard)
             assert isinstance(shard.entries["g"].group, ClassicGroup)
 
     run(scenario, tmp_path)
