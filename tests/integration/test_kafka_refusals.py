@@ -40,6 +40,7 @@ from millrace.kafka_protocol.calls import (
     describe_topic_partitions,
     describe_user_scram_credentials,
     elect_leaders,
+    join_group,
     list_groups,
     list_offsets,
     list_transactions,
@@ -49,7 +50,7 @@ from millrace.kafka_protocol.calls import (
 from millrace.kafka_protocol.calls.find_coordinator import FindCoordinatorRequest
 from millrace.kafka_protocol.calls.init_producer_id import InitProducerIdRequest
 from millrace.kafka_protocol.calls.metadata import MetadataRequest, MetadataRequestTopic
-from millrace.kafka_protocol.calls.sync_group import SyncGroupRequest
+from millrace.kafka_protocol.calls.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from millrace_broker.api import list_offsets as offsets_handler
 from millrace_broker.testing import EmbeddedBroker
 
@@ -354,6 +355,45 @@ def test_a_consumer_of_an_empty_group_id_finds_its_coordinator_and_commits(wire:
     stall = Stall("the group")
     while wire.call(request, 9).topics[0].partitions[0].error_code:
         stall.check()
+
+
+@pytest.mark.parametrize("version", [5, 8, 9])
+def test_a_static_leader_that_comes_back_does_not_assign_again(wire: KafkaWire, topic: str, version: int) -> None:
+    """Versions before 9 have no way to tell a leader that its assignment stays."""
+
+    def join() -> Any:
+        protocol = join_group.JoinGroupRequestProtocol(name="range", metadata=b"")
+        request = join_group.JoinGroupRequest(
+            group_id=topic,
+            session_timeout_ms=60_000,
+            rebalance_timeout_ms=60_000,
+            member_id="",
+            group_instance_id="i",
+            protocol_type="consumer",
+            protocols=(protocol,),
+        )
+        stall = Stall("the coordinator's groups")
+        while (answer := wire.call(request, version)).error_code in NOT_YET:
+            stall.check()
+        return answer
+
+    find_coordinator(wire, 0, topic)
+    first = join()
+    assigned = SyncGroupRequestAssignment(member_id=first.member_id, assignment=b"mine")
+    request = SyncGroupRequest(
+        group_id=topic,
+        generation_id=first.generation_id,
+        member_id=first.member_id,
+        group_instance_id="i",
+        assignments=(assigned,),
+    )
+    assert wire.call(request, 4).assignment == b"mine"
+    again = join()
+    assert (again.generation_id, again.member_id != first.member_id) == (first.generation_id, True)
+    if version < 9:
+        assert (again.leader, again.members) == (first.member_id, ())
+    else:
+        assert (again.leader, len(again.members), again.skip_assignment) == (again.member_id, 1, True)
 
 
 def test_a_heartbeat_without_a_group_id_is_an_invalid_request(wire: KafkaWire, topic: str) -> None:

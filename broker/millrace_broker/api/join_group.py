@@ -54,6 +54,7 @@ def _joined(answer: JoinAnswer) -> pb.JoinGroupResponse:
         leader=answer.leader,
         member_id=answer.member_id,
         skip_assignment=answer.skip_assignment,
+        replaced_leader=answer.replaced_leader,
     )
     for member in answer.members:
         response.members.add(

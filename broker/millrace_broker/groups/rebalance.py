@@ -22,7 +22,7 @@ from millrace_broker.groups.effects import Effects, TimerKind
 from millrace_broker.groups.members import GroupMembers, MemberMetadata
 from millrace_broker.groups.open_calls import OpenCalls
 from millrace_broker.groups.record_writes import RecordWrites
-from millrace_broker.groups.requests import GroupSettings, JoinAnswer, SyncAnswer
+from millrace_broker.groups.requests import NO_MEMBER, GroupSettings, JoinAnswer, SyncAnswer
 from millrace_broker.groups.sessions import Sessions
 from millrace_broker.groups.states import GroupState, GroupStateMachine
 
@@ -85,9 +85,8 @@ class Rebalance:
                 self._sessions.extend(member, now_ms)
 
     def new_member_joined(self) -> None:
-        """Let the first rebalance of a group wait longer, because more members may follow."""
-        if self._machine.state is GroupState.PREPARING_REBALANCE and self._machine.generation_id == 0:
-            self._has_new_member = True
+        """Let the first rebalance of an empty group wait longer, because more members may follow."""
+        self._has_new_member = self._initial_left_ms is not None
 
     def end_if_all_joined(self, now_ms: int) -> None:
         """End the rebalance if all members have joined. The first rebalance of an empty group waits for its timer."""
@@ -135,8 +134,11 @@ class Rebalance:
             self._sessions.extend(member, now_ms)
         self._effects.set_timer(TimerKind.SYNC, self._members.rebalance_timeout_ms)
 
-    def join_answer(self, member: MemberMetadata, *, skip_assignment: bool = False) -> JoinAnswer:
-        """Return the answer to a member's JoinGroup call in the present generation."""
+    def join_answer(self, member: MemberMetadata, *, replaced_id: str = NO_MEMBER) -> JoinAnswer:
+        """Return the answer to a member's JoinGroup call in the present generation.
+
+        ``replaced_id`` is the earlier id of a static member that has come back.
+        """
         is_leader = self._members.leader == member.member_id
         protocol_name = self._machine.protocol_name or ""
         return JoinAnswer(
@@ -145,7 +147,7 @@ class Rebalance:
             protocol_name=protocol_name,
             leader=self._members.leader or "",
             member_id=member.member_id,
-            skip_assignment=skip_assignment and is_leader,
+            replaced_leader=replaced_id if is_leader else NO_MEMBER,
             members=self._members.joined_members(protocol_name) if is_leader else (),
         )
 

@@ -100,7 +100,8 @@ class JoinedMember:
 class JoinAnswer:
     """Answer to a JoinGroup request, which adds the member to a generation.
 
-    ``members`` is for the leader, which assigns partitions unless ``skip_assignment`` is set.
+    ``members`` is for the leader, which assigns partitions unless ``skip_assignment`` is set. ``replaced_leader`` is
+    the earlier member id of a static member that leads and has come back. The assignment of its generation stays.
     """
 
     generation_id: int
@@ -108,8 +109,13 @@ class JoinAnswer:
     protocol_name: str
     leader: str
     member_id: str
-    skip_assignment: bool = False
+    replaced_leader: str = NO_MEMBER
     members: tuple[JoinedMember, ...] = ()
+
+    @property
+    def skip_assignment(self) -> bool:
+        """True for a leader that must not assign partitions (KIP-814)."""
+        return self.replaced_leader != NO_MEMBER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

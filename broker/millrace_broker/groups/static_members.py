@@ -86,7 +86,7 @@ class StaticMembers:
         if self._machine.state is not GroupState.STABLE or self._members.get(member.member_id) is not member:
             return
         if error is None:
-            self._calls.answer_join(member, self._rebalance.join_answer(member, skip_assignment=True))
+            self._calls.answer_join(member, self._rebalance.join_answer(member, replaced_id=replaced.old_member_id))
         else:
             self._calls.answer_join(member, error)
             self._sessions.cancel(member)

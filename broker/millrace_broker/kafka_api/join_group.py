@@ -34,13 +34,17 @@ async def handle(message: JoinGroupRequest, request: KafkaRequest) -> JoinGroupR
     if answer.error.code == MemberIdRequiredError.code and request.version < _WITH_MEMBER_ID_REQUIRED:
         wanted.member_id = answer.member_id
         answer = await join(request.broker, wanted, request.context)
+    if answer.skip_assignment and request.version < _WITH_SKIP_ASSIGNMENT:
+        # The client would assign partitions. As in Kafka, it is told that the process before it leads.
+        answer.skip_assignment, answer.leader = False, answer.replaced_leader
+        del answer.members[:]
     return JoinGroupResponse(
         error_code=code_of(answer.error),
         generation_id=answer.generation_id,
         protocol_type=answer.protocol_type or None,
         protocol_name=answer.protocol_name or _no_protocol(request.version),
         leader=answer.leader,
-        skip_assignment=answer.skip_assignment and request.version >= _WITH_SKIP_ASSIGNMENT,
+        skip_assignment=answer.skip_assignment,
         member_id=answer.member_id,
         members=tuple(
             JoinGroupResponseMember(

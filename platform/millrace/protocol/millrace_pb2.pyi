@@ -3622,12 +3622,15 @@ class JoinGroupResponse(_message.Message):
     MEMBER_ID_FIELD_NUMBER: _builtins.int
     SKIP_ASSIGNMENT_FIELD_NUMBER: _builtins.int
     MEMBERS_FIELD_NUMBER: _builtins.int
+    REPLACED_LEADER_FIELD_NUMBER: _builtins.int
     generation_id: _builtins.int
     protocol_type: _builtins.str
     protocol_name: _builtins.str
     leader: _builtins.str
     member_id: _builtins.str
     skip_assignment: _builtins.bool
+    replaced_leader: _builtins.str
+    """with skip_assignment: the earlier member id of the static member that leads"""
     @_builtins.property
     def error(self) -> Global___Error:
         """MEMBER_ID_REQUIRED comes with the member id"""
@@ -3647,10 +3650,11 @@ class JoinGroupResponse(_message.Message):
         member_id: _builtins.str = ...,
         skip_assignment: _builtins.bool = ...,
         members: _abc.Iterable[Global___JoinGroupResponse.Member] | None = ...,
+        replaced_leader: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "generation_id", b"generation_id", "leader", b"leader", "member_id", b"member_id", "members", b"members", "protocol_name", b"protocol_name", "protocol_type", b"protocol_type", "skip_assignment", b"skip_assignment"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "generation_id", b"generation_id", "leader", b"leader", "member_id", b"member_id", "members", b"members", "protocol_name", b"protocol_name", "protocol_type", b"protocol_type", "replaced_leader", b"replaced_leader", "skip_assignment", b"skip_assignment"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

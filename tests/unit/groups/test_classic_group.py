@@ -50,8 +50,14 @@ def test_a_rebalance_waits_for_a_client_that_was_given_a_member_id_until_it_leav
     assert TimerKey(TimerKind.PENDING, expected) not in world.timers
 
 
-def test_the_first_rebalance_waits_for_more_members() -> None:
+@pytest.mark.parametrize("had_members", [False, True])
+def test_the_first_rebalance_of_an_empty_group_waits_for_more_members(had_members: bool) -> None:
     world = World()
+    if had_members:
+        assert world.refusal("leave", world.stable("a")["a"]) is None
+        world.stores_done()
+    assert world.group.is_empty
+    generation = world.group.generation_id + 1
     first = world.join(world.new_member_id())
     world.pass_time(2000)
     second = world.join(world.new_member_id())
@@ -59,7 +65,7 @@ def test_the_first_rebalance_waits_for_more_members() -> None:
     assert world.parked == {first, second}
     world.pass_time(2000)
     answers = [world.answers[first], world.answers[second]]
-    assert [answer.generation_id for answer in answers] == [1, 1]
+    assert [answer.generation_id for answer in answers] == [generation] * 2
     assert [len(answer.members) for answer in answers] == [2, 0]
     assert answers[1].leader == answers[0].member_id
 

@@ -39,12 +39,12 @@ def test_a_static_member_comes_back_without_a_rebalance() -> None:
 
 def test_a_static_leader_that_comes_back_need_not_assign_again() -> None:
     world = World()
-    world.stable("s*", "a")
+    members = world.stable("s*", "a")
     call = world.join(group_instance_id="s*")
     world.stores_done()
     answer = world.answers[call]
     assert answer.leader == answer.member_id
-    assert answer.skip_assignment
+    assert (answer.skip_assignment, answer.replaced_leader) == (True, members["s*"].member_id)
     assert len(answer.members) == 2
 
 
