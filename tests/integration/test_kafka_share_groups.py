@@ -467,6 +467,7 @@ def test_offsets_are_described_altered_and_deleted(member: Member, wire: KafkaWi
         topics = tuple(DeleteShareGroupOffsetsRequestTopic(topic_name=name) for name in names)
         return wire.call(DeleteShareGroupOffsetsRequest(group_id=member.group, topics=topics), 0)
 
+    assert [each.start_offset for each in described().topics[0].partitions] == [-1]
     assert len(member.offsets()) == 10
     assert error_of(member.acknowledge((0, 2, (ACCEPT,)), (5, 6, (ACCEPT,)))) == 0
     (topic,) = described().topics

@@ -40,7 +40,8 @@ async def handle(
             progress = _progress(broker, wanted.group_id)
             topics = [(each.name, tuple(each.partitions)) for each in wanted.topics]  # a name may come twice
             if wanted.all_topics:
-                topics = list(numbers_by_topic(sorted(progress)).items())
+                known = progress.keys() | _subscribed(broker, wanted.group_id)
+                topics = list(numbers_by_topic(sorted(known)).items())
             for name, partitions in topics:
                 await turns.next()
                 topic, described = broker.catalog.topics.get(name), result.topics.add(name=name)
@@ -73,6 +74,12 @@ def _progress(broker: Broker, group_id: str) -> Progress:
         if topic is not None:
             found[topic.name, key.partition] = progress
     return found
+
+
+def _subscribed(broker: Broker, group_id: str) -> set[tuple[str, int]]:
+    """Return the partitions that members may fetch. Kafka describes them from the join on."""
+    members = broker.share_groups.shard_of(group_id).present(group_id).members
+    return {partition for partition in members.partitions() if partition[0] in broker.catalog.topics}
 
 
 def _describe(

@@ -154,6 +154,10 @@ class ShareMembers:
             )
         return member
 
+    def partitions(self) -> set[tuple[str, int]]:
+        """Return the partitions of all subscribed topics."""
+        return {(name, number) for name, topic in self._topics.items() for number in range(topic.partition_count)}
+
     def is_overdue(self, member_id: str, now_ms: int) -> bool:
         """Return whether the session of a member has ended."""
         return now_ms >= self.members[member_id].deadline_ms
