@@ -236,8 +236,9 @@ class InFlightRecords:
         batches, acquired, left = list[InFlightBatch](), list[InFlightBatch](), records_max
         for batch in current:
             middle, before, after = _cut(batch, first, last)
-            is_isolated = batch.delivery_count >= self.settings.isolation_count
-            if batch.state is not RecordState.AVAILABLE or middle is None or left <= 0 or (is_isolated and acquired):
+            is_available = batch.state is RecordState.AVAILABLE
+            is_isolated = is_available and batch.delivery_count >= self.settings.isolation_count
+            if not is_available or middle is None or left <= 0 or (is_isolated and acquired):
                 _add(batches, batch)
                 left = 0 if acquired and is_isolated else left
                 continue

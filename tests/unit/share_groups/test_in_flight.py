@@ -244,6 +244,16 @@ def test_records_that_failed_often_are_not_delivered_with_others() -> None:
     assert given(partition.acquire("a", [ReadRange(5, 19)], 500, 0)) == [(7, 7, 4)]
 
 
+def test_records_that_failed_often_and_are_with_a_member_end_no_delivery() -> None:
+    partition = delivery(delivery_count_limit=3)
+    for member in ("a", "b"):
+        partition.acquire(member, [ReadRange(0, 1)], 1, 0)
+    partition.release_member("b")
+    assert given(partition.acquire("b", [ReadRange(0, 1)], 1, 0)) == [(1, 1, 2)]
+    partition.release_member("a")
+    assert given(partition.acquire("c", [ReadRange(0, 3)], 10, 0)) == [(0, 0, 2), (2, 3, 1)]
+
+
 # --- the model -------------------------------------------------------------------------------------------------------
 
 
