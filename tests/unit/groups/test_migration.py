@@ -5,6 +5,7 @@ The groups are on a real broker's logs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from millrace.errors import (
     InconsistentGroupProtocolError,
     InvalidRegularExpressionError,
     InvalidSessionTimeoutError,
+    StorageError,
     UnknownMemberError,
     UnsupportedAssignorError,
 )
+from millrace_broker.coordinators import StateLog, StateRecord
 from millrace_broker.groups import Identity, SyncRequest
 from millrace_broker.groups.classic_group import ClassicGroup
 
@@ -51,6 +54,29 @@ def test_a_refused_heartbeat_leaves_a_classic_group_as_it_was(
             if has_members:
                 await shard.heartbeat("g", identity(member))
             assert (await join(shard, "new")).member_epoch == before.generation_id + 1
+
+    run(scenario, tmp_path)
+
+
+def test_a_migration_that_cannot_be_appended_leaves_a_classic_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(self: StateLog, records: Sequence[StateRecord]) -> int:
+        raise StorageError("the disk is full")
+
+    async def scenario(directory: Path) -> None:
+        async with opened(directory) as broker:
+            await create(broker)
+            shard = await shard_of(broker, "g")
+            member = await classic_join(shard)
+            await shard.sync("g", SyncRequest(identity=identity(member), assignments={member.member_id: b""}))
+            with monkeypatch.context() as patched:
+                patched.setattr(StateLog, "append", fail)
+                with pytest.raises(StorageError):
+                    await join(shard, "new")
+            assert isinstance(shard.entries["g"].group, ClassicGroup)
+            await shard.heartbeat("g", identity(member))
+            assert (await join(shard, "new")).member_epoch == member.generation_id + 1
 
     run(scenario, tmp_path)
 
