@@ -495,4 +495,5 @@ def _follow_config(base: _Base, storage: _Storage, replicas: _Replicas, admissio
     storage.live_config.subscribe(lambda current: executors.on_loop(take, current))
     storage.live_config.subscribe(base.peers.take_config)
     catalog = storage.metadata.catalog
+    storage.live_config.add_check(lambda _, after: catalog.check_defaults(after.topic_defaults))
     storage.live_config.subscribe(lambda current: apply_to_logs(current, logs, catalog, member.take_topic))

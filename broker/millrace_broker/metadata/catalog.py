@@ -14,6 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -23,12 +24,14 @@ from typing import Final
 from millrace.config.topic import TopicConfig
 from millrace.coordination import Coordination, NoNodeError, paths
 from millrace.coordination.nodes import SchemaNode, TopicNode, TypedTopicNode
-from millrace.errors import UnknownTopicOrPartitionError
+from millrace.errors import InvalidConfigError, UnknownTopicOrPartitionError
 from millrace.topic_names import is_topic_name
 from millrace_broker.decisions import LEADER_DURING_DELETE, LeaderAndIsrState, UpdateMetadataRequest, by_topic
 from millrace_broker.metadata.config_nodes import read_config
-from millrace_broker.metadata.topic_rules import effective_config
+from millrace_broker.metadata.topic_rules import effective_config, usable_config
 from millrace_broker.metadata.topics import LEADER_NONE, PartitionInfo, SchemaVersion, TopicInfo
+
+_logger = logging.getLogger(__name__)
 
 _Partitions = dict[int, PartitionInfo]
 _NO_ID: Final = uuid.UUID(int=0)
@@ -72,12 +75,21 @@ class TopicCatalog:
         """Default options of topics."""
         return self._defaults
 
+    def check_defaults(self, defaults: TopicConfig) -> None:
+        """Raise ``InvalidConfigError`` if a topic that can have the present default options cannot have these."""
+        if defaults == self._defaults:
+            return
+        for topic in self._topics.values():
+            refusal = _refusal(topic, defaults)
+            if refusal and not _refusal(topic, self._defaults):
+                raise InvalidConfigError(f"topic {topic.name} cannot have this default: {refusal}. Set the topic's own")
+
     def set_defaults(self, defaults: TopicConfig) -> list[TopicInfo]:
         """Set the default options. Return the topics whose configuration changed."""
         self._defaults = defaults
         changed = {}
         for topic in self._topics.values():
-            config = effective_config(defaults, topic.overrides, is_typed=topic.is_typed)
+            config = self._config(topic.name, topic.overrides, bool(topic.schemas), topic.key_columns)
             if config != topic.config:
                 changed[topic.name] = replace(topic, config=config)
         self._swap({**self._topics, **changed})
@@ -196,11 +208,19 @@ class TopicCatalog:
             topic_id=topic.topic_id,
             partitions=self._partitions(topic),
             overrides=overrides,
-            config=effective_config(self._defaults, overrides, is_typed=bool(schemas)),
+            config=self._config(name, overrides, bool(schemas), key_columns),
             schemas=schemas,
             key_columns=key_columns,
             read_schema=_read_schema(schemas),
         )
+
+    def _config(
+        self, name: str, overrides: Mapping[str, str], is_typed: bool, key_columns: tuple[str, ...]
+    ) -> TopicConfig:
+        config, left_out = usable_config(name, self._defaults, overrides, is_typed=is_typed, key_columns=key_columns)
+        for option, error in left_out.items():
+            _logger.error("%s is ignored for topic %s, and its own default applies: %s", option, name, error)
+        return config
 
     def _partitions(self, topic: TopicNode) -> _Partitions:
         """Return the partitions by number, with the leaders of the last UpdateMetadata."""
@@ -224,6 +244,15 @@ def _found(name: str, topic: TopicInfo | None) -> TopicInfo:
     if topic is None:
         raise UnknownTopicOrPartitionError(f"topic {name} does not exist: create it, or see 'millrace topics list'")
     return topic
+
+
+def _refusal(topic: TopicInfo, defaults: TopicConfig) -> str:
+    """Return why a topic cannot have these default options, or an empty text."""
+    try:
+        effective_config(topic.name, defaults, topic.overrides, is_typed=topic.is_typed, key_columns=topic.key_columns)
+    except InvalidConfigError as error:
+        return error.message
+    return ""
 
 
 def _partition_info(number: int, state: LeaderAndIsrState) -> PartitionInfo:

@@ -259,16 +259,15 @@ class TopicChanges:
 
     def _check_config(self, topic: TopicInfo, before: Mapping[str, str], after: Mapping[str, str]) -> None:
         """Raise ``InvalidConfigError`` unless a topic's options may change from ``before`` to ``after``."""
-        defaults, is_typed = self._catalog.defaults, topic.is_typed
-        present = topic_rules.effective_config(defaults, before, is_typed=is_typed)
-        config = topic_rules.effective_config(defaults, after, is_typed=is_typed)
-        topic_rules.check_compaction(topic.name, config, is_typed=is_typed, key_columns=topic.key_columns)
+        name, defaults, is_typed, key_columns = topic.name, self._catalog.defaults, topic.is_typed, topic.key_columns
+        present, _ = topic_rules.usable_config(name, defaults, before, is_typed=is_typed, key_columns=key_columns)
+        config = topic_rules.effective_config(name, defaults, after, is_typed=is_typed, key_columns=key_columns)
         schema = (
             topic.schemas[-1].schema if is_typed and config.kafka_value_format is not KafkaValueFormat.NONE else None
         )
-        topic_rules.check_payload_format(topic.name, config, schema, topic.key_columns)
+        topic_rules.check_payload_format(name, config, schema, key_columns)
         enabled = self._config.remote_log_storage_system_enable
-        topic_rules.check_remote_storage(topic.name, present, config, is_system_enabled=enabled)
+        topic_rules.check_remote_storage(name, present, config, is_system_enabled=enabled)
 
     def evolve_schema(
         self, name: str, arrow_schema: bytes, *, validate_only: bool = False, compatibility: str = ""
@@ -330,8 +329,9 @@ class TopicChanges:
         topic_rules.check_collision(spec.name, self._catalog.topics)
         assignment = self._assignment(spec)
         is_typed = bool(spec.arrow_schema)
-        config = topic_rules.effective_config(self._catalog.defaults, spec.configs, is_typed=is_typed)
-        topic_rules.check_compaction(spec.name, config, is_typed=is_typed, key_columns=spec.key_columns)
+        config = topic_rules.effective_config(
+            spec.name, self._catalog.defaults, spec.configs, is_typed=is_typed, key_columns=spec.key_columns
+        )
         enabled = self._config.remote_log_storage_system_enable
         topic_rules.check_remote_storage(spec.name, None, config, is_system_enabled=enabled)
         schema = _checked_schema(spec)

@@ -6,6 +6,7 @@ The name rules are those of Kafka's ``Topic.validate`` and ``hasCollision``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from millrace.config.topic import CompressionType, KafkaValueFormat, SchemaCompatibility, TopicConfig
@@ -27,6 +28,15 @@ PARTITIONS_PER_TOPIC_MAX: Final = 10_000
 """Limit of one request to the controller, as in Kafka (``MAX_PARTITIONS_PER_BATCH``)."""
 
 _ROWS_ONLY: Final = (CompressionType.GZIP, CompressionType.SNAPPY)
+_LOCAL_RETENTION: Final = ("local.retention.ms", "local.retention.bytes")
+_YIELDING: Final = (
+    *_LOCAL_RETENTION,
+    "max.compaction.lag.ms",
+    "min.compaction.lag.ms",
+    "compression.type",
+    "cleanup.policy",
+)
+"""Options that may contradict a topic, and whose own defaults never do."""
 
 
 def check_topic_name(name: str) -> None:
@@ -104,15 +114,6 @@ def compatibility(text: str) -> SchemaCompatibility:
         ) from None
 
 
-def check_compaction(name: str, config: TopicConfig, *, is_typed: bool, key_columns: Sequence[str]) -> None:
-    """Raise ``InvalidConfigError`` for compaction of a topic whose records have no keys."""
-    if config.is_compacted and is_typed and not key_columns:
-        raise InvalidConfigError(
-            f"cleanup.policy={config.cleanup_policy}: topic {name} is typed and has no key columns to compact by; "
-            "name some when creating it, or use cleanup.policy=delete"
-        )
-
-
 def check_payload_format(name: str, config: TopicConfig, schema: pa.Schema | None, key_columns: Sequence[str]) -> None:
     """Raise ``InvalidConfigError`` unless records of Kafka clients can have the topic's format.
 
@@ -156,10 +157,12 @@ def check_remote_storage(name: str, before: TopicConfig | None, after: TopicConf
         )
 
 
-def effective_config(defaults: TopicConfig, overrides: Mapping[str, str], *, is_typed: bool) -> TopicConfig:
+def effective_config(
+    name: str, defaults: TopicConfig, overrides: Mapping[str, str], *, is_typed: bool, key_columns: Sequence[str]
+) -> TopicConfig:
     """Return a topic's configuration: the broker's defaults with the topic's overrides.
 
-    Raises ``InvalidConfigError``, which names an unknown option or wrong value.
+    Raises ``InvalidConfigError``, which names an unknown option or a wrong value.
     """
     check_option_names(overrides)
     config = TopicConfig.load({**defaults.options(), **overrides})
@@ -168,4 +171,41 @@ def effective_config(defaults: TopicConfig, overrides: Mapping[str, str], *, is_
             f"compression.type={config.compression_type}: a typed topic's batches are columnar, which takes "
             "producer, uncompressed, lz4 or zstd"
         )
+    if config.is_compacted and is_typed and not key_columns:
+        raise InvalidConfigError(
+            f"cleanup.policy={config.cleanup_policy}: topic {name} is typed and has no key columns to compact by; "
+            "name some when creating it, or use cleanup.policy=delete"
+        )
     return config
+
+
+def usable_config(
+    name: str, defaults: TopicConfig, overrides: Mapping[str, str], *, is_typed: bool, key_columns: Sequence[str]
+) -> tuple[TopicConfig, dict[str, str]]:
+    """Return the configuration of an existing topic, and the errors of the options that it leaves out.
+
+    Broker defaults may have changed since the topic was validated. A default that contradicts the topic is replaced by
+    the option's own default. A topic's own ``local.retention.*`` above an inherited ``retention.*`` is too.
+
+    Raises ``InvalidConfigError`` if the topic's own options are invalid.
+    """
+    load = partial(effective_config, name, defaults, is_typed=is_typed, key_columns=key_columns)
+    try:
+        return load(overrides), {}
+    except InvalidConfigError:
+        yielding = [option for option in _YIELDING if option in _LOCAL_RETENTION or option not in overrides]
+    wanted, builtin = {**defaults.options(), **overrides}, TopicConfig.load({}).options()
+    usable = {**overrides, **{option: builtin[option] for option in yielding}}
+    try:
+        config = load(usable)
+    except InvalidConfigError as error:
+        raise InvalidConfigError(f"topic {name}: {error.message}") from None
+    left_out: dict[str, str] = {}
+    for option in yielding:
+        try:
+            config = load({**usable, option: wanted[option]})
+        except InvalidConfigError as error:
+            left_out[option] = error.message
+        else:
+            usable[option] = wanted[option]
+    return config, left_out
