@@ -98,6 +98,33 @@ def test_commands_with_an_invalid_topic_are_refused_with_the_reason(run: Run, tm
     assert "give one of them" in both.stderr
 
 
+def test_a_number_or_file_that_no_request_can_hold_is_refused(run: Run, tmp_path: Path) -> None:
+    run("topics", "create", "numbers", "-p", 1)
+    here = ("-t", "numbers", "-p", 0)
+    far, further = 2**40, 2**70
+    file = tmp_path / "file"
+    file.write_bytes(b"\xff")
+    for refused in (
+        ("topics", "create", "x", "-p", far),
+        ("topics", "create", "x", "--replica-assignment", "²"),
+        ("topics", "alter", "numbers", "-p", far),
+        ("topics", "delete-records", "numbers", "--before", further, "-y"),
+        ("topics", "delete-records", "numbers", "--before", "²", "-y"),
+        ("transactions", "list", "--producer-id", further),
+        ("transactions", "abort", *here, "--producer-id", further, "--producer-epoch", 0, "--coordinator-epoch", 0),
+        ("elect-leaders", "--topic", "numbers", "--partition", far),
+        ("reassign", "generate", "--topics", "numbers", "--brokers", "²"),
+        ("groups", "reset-offsets", "g", "-t", "numbers", "--by-duration", "P99999999D"),
+        ("groups", "reset-offsets", "g", "--from-file", file),
+        ("consume", "numbers", "--from", "²"),
+        ("consume", "numbers", "--to", "²"),
+    ):
+        assert run(*refused, code=2).stderr
+    broken = ("transactions", "abort", *here, "--producer-id", 1, "--producer-epoch", 99999, "--coordinator-epoch", 0)
+    assert "the producer epoch 99999 does not exist" in run(*broken, code=1).stderr
+    assert "broker '²'" in run("configs", "alter", "brokers", "²", "--add", "log.retention.ms=5", code=1).stderr
+
+
 def test_produced_lines_are_consumed_in_the_chosen_format(run: Run) -> None:
     run("topics", "create", "lines", "-p", "2")
     run("produce", "lines", stdin="one\ntwo\nthree\n")

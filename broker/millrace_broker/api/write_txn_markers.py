@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from millrace.acls import AclOperation, ResourceType
+from millrace.config.integers import SHORT_MAX
+from millrace.errors import InvalidProducerEpochError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.access import Need, access_for
 from millrace_broker.api.common.access_rules import authorized
@@ -46,7 +48,14 @@ async def handle(
                 await turns.next()
                 answer = errors.partitions.add(partition=number)
                 try:
+                    _check_epoch(wanted.producer_epoch)
                     await broker.transactions.write_marker((topic.name, number), marker)
                 except Exception as error:  # noqa: BLE001 - the partition's error; unexpected errors are logged
                     answer.error.CopyFrom(error_message(error))
     return response
+
+
+def _check_epoch(epoch: int) -> None:
+    """Raise ``InvalidProducerEpochError`` for an epoch that no record can have."""
+    if not 0 <= epoch <= SHORT_MAX:
+        raise InvalidProducerEpochError(f"the producer epoch {epoch} does not exist: epochs are 0 to {SHORT_MAX}")

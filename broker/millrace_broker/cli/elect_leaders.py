@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admin_client
+from millrace.cli.tool_files import file_text, json_object, list_of, partition_of
 from millrace.errors import ElectionNotNeededError, UsageError
 
 if TYPE_CHECKING:
@@ -80,14 +80,10 @@ def elect_leaders(
 
 
 def _partitions(file: Path) -> list[TopicPartition]:
-    from millrace.clients import TopicPartition
-
+    content = json_object(file_text(file), file)
     try:
-        named = json.loads(file.read_text(encoding="utf-8"))["partitions"]
-        found = [TopicPartition(str(each["topic"]), int(each["partition"])) for each in named]
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}") from error
-    except (KeyError, TypeError, ValueError) as error:
+        found = [partition_of(each) for each in list_of(content["partitions"])]
+    except (KeyError, TypeError) as error:
         raise UsageError(
             f'{file} names no partitions ({error!r}): expected {{"partitions": [{{"topic": ..., "partition": ...}}]}}'
         ) from None

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from millrace.cli.command_group import command_group
-from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admin_client
+from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admin_client, is_number
+from millrace.cli.tool_files import file_text
 from millrace.errors import MillraceError, ReassignmentInProgressError, UsageError
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def generate(
 
     names = [name for name in topics.split(",") if name]
     if topics_file is not None:
-        names += read_topics(_text(topics_file))
+        names += read_topics(file_text(topics_file))
     if not names:
         raise UsageError("name the topics to move: --topics or --topics-file")
     ids = _broker_ids(brokers)
@@ -86,7 +87,7 @@ def execute(
     """
     from millrace_broker.cli.reassignment_plans import moves, plan_json, read_plan
 
-    plan = read_plan(_text(plan_file))
+    plan = read_plan(file_text(plan_file))
     with admin_client(bootstrap_server, client_config) as admin:
         present = _present(admin, {each.topic for each in plan})
         if unknown := sorted(plan.keys() - present.keys()):
@@ -127,7 +128,7 @@ def verify(
     from millrace.cli.output import print_json, print_table
     from millrace_broker.cli.reassignment_plans import read_plan, standing
 
-    plan = read_plan(_text(plan_file))
+    plan = read_plan(file_text(plan_file))
     with admin_client(bootstrap_server, client_config) as admin:
         moving = admin.list_partition_reassignments()
         found = standing(plan, _present(admin, {each.topic for each in plan}, may_lack=True), moving)
@@ -158,7 +159,7 @@ def cancel(
     """
     from millrace_broker.cli.reassignment_plans import read_plan
 
-    plan = read_plan(_text(plan_file))
+    plan = read_plan(file_text(plan_file))
     with admin_client(bootstrap_server, client_config) as admin:
         moving = admin.list_partition_reassignments()
         given_up = [each for each in plan if each in moving]
@@ -261,13 +262,6 @@ def _name(partition: TopicPartition) -> str:
 
 def _broker_ids(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() for part in parts) or len(set(parts)) < len(parts):
+    if not all(map(is_number, parts)) or len(set(parts)) < len(parts):
         raise UsageError(f"--brokers {text}: expected different ids, separated by commas")
     return [int(part) for part in parts]
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error

@@ -9,8 +9,9 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
+from millrace.cli.tool_files import json_object, list_of, number_of, partition_of, text_of
 from millrace.clients.cluster_operations import Reassignment
 from millrace.clients.model import TopicPartition
 from millrace.errors import UsageError
@@ -25,12 +26,12 @@ FOLLOWER_THROTTLED: Final = "follower.replication.throttled.replicas"
 
 def read_plan(text: str) -> Plan:
     """Parse a plan's JSON. Raises ``UsageError``, which names the defect."""
-    value = _json(text)
+    value = json_object(text)
     try:
-        entries = [(TopicPartition(str(e["topic"]), int(e["partition"])), e["replicas"]) for e in value["partitions"]]
-        plan = {partition: tuple(int(each) for each in replicas) for partition, replicas in entries}
-        directories = {str(each) for entry in value["partitions"] for each in entry.get("log_dirs", ())}
-    except (KeyError, TypeError, ValueError) as error:
+        entries = list_of(value["partitions"])
+        plan = {partition_of(entry): tuple(map(number_of, list_of(entry["replicas"]))) for entry in entries}
+        directories = {text_of(each) for entry in entries for each in list_of(entry.get("log_dirs", []))}
+    except (KeyError, TypeError) as error:
         raise UsageError(
             f'invalid plan ({error!r}): expected {{"version": 1, "partitions": '
             '[{"topic": ..., "partition": ..., "replicas": [...]}]}'
@@ -54,21 +55,9 @@ def read_plan(text: str) -> Plan:
 def read_topics(text: str) -> list[str]:
     """Parse the list of topics to move, in the JSON of Kafka's tool. Raises ``UsageError``."""
     try:
-        return [str(each["topic"]) for each in _json(text)["topics"]]
+        return [text_of(each["topic"]) for each in list_of(json_object(text)["topics"])]
     except (KeyError, TypeError) as error:
         raise UsageError(f'invalid list of topics ({error!r}): expected {{"topics": [{{"topic": ...}}]}}') from None
-
-
-def _json(text: str) -> Any:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise UsageError(f"the file is not valid JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise UsageError("the file is not a JSON object")
-    if value.get("version", 1) != 1:
-        raise UsageError(f"version {value['version']} is not supported: expected 1")
-    return value
 
 
 def plan_json(plan: Mapping[TopicPartition, Sequence[int]]) -> str:

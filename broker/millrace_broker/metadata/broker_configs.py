@@ -15,12 +15,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Final
 
 from millrace.config.broker import BrokerConfig
 from millrace.config.dynamic import RATES, check_dynamic, check_threads, is_per_broker, with_dynamic
+from millrace.config.integers import INT_MAX
 from millrace.config.listener_options import shared_name
 from millrace.coordination import Coordination, paths
 from millrace.errors import InvalidConfigError, InvalidRequestError
@@ -34,6 +36,7 @@ _logger = logging.getLogger(__name__)
 ALL_BROKERS: Final = ""
 """Name of all brokers together, as in Kafka's requests."""
 _DEFAULT_NODE: Final = "<default>"
+_ID: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
 class BrokerConfigs:
@@ -82,7 +85,7 @@ class BrokerConfigs:
 
         Raises ``InvalidConfigError``, ``InvalidRequestError``; then nothing has changed.
         """
-        if name != ALL_BROKERS and not name.isdigit():
+        if name != ALL_BROKERS and not _is_broker_id(name):
             raise InvalidRequestError(f"broker {name!r}: expected a broker id, or an empty name for all brokers")
         check_option_changes(f"broker {name}", values, removals)
         check_dynamic((*values, *removals))
@@ -241,6 +244,11 @@ class BrokerConfigs:
                     _logger.error("%s is ignored: %s", option, error.message)
                     del values[option]
         return values
+
+
+def _is_broker_id(name: str) -> bool:
+    """Return whether ``name`` is an id in a broker's own form. Another form, such as 01, would evade its checks."""
+    return _ID.fullmatch(name) is not None and int(name) <= INT_MAX
 
 
 def _list(value: object) -> str:

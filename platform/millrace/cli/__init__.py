@@ -8,5 +8,5 @@ Commands: ``topics`` (with ``partition_views``, ``record_deletion``), ``produce`
 ``position_options``), ``configs``, ``schemas``, ``transactions``, ``delegation_tokens``, ``perf`` and ``paths``. The
 broker, the Spark source and the DSL have commands of their own.
 
-Common parts: ``command_group``, ``options``, ``output``.
+Common parts: ``command_group``, ``options``, ``output``, ``tool_files``.
 """

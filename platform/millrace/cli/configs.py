@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from millrace.cli.command_group import command_group
-from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admin_client, name_values
+from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admin_client, list_changes, name_values
 from millrace.config.base import read_properties
 from millrace.config.properties import parse_properties
 from millrace.errors import UsageError
@@ -164,8 +164,8 @@ def alter(
             _resource_name(kind, name),
             values,
             delete=delete or (),
-            append=name_values(append, "--append"),
-            subtract=name_values(subtract, "--subtract"),
+            append=list_changes(append, "--append"),
+            subtract=list_changes(subtract, "--subtract"),
             resource=_resource(kind),
             validate_only=validate_only,
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from millrace.cli.options import is_number
 from millrace.config.iso8601 import iso_time
 from millrace.errors import OffsetOutOfRangeError, UsageError
 
@@ -37,7 +38,7 @@ def seek(consumer: Consumer, start: str) -> None:
         consumer.seek_to_end()
         for partition in consumer.assignment():
             consumer.position(partition)
-    elif start.isdigit():
+    elif is_number(start):
         _seek_to_offset(consumer, int(start))
     else:
         consumer.seek_to_time(_time("--from", start))
@@ -69,7 +70,7 @@ def find_ends(consumer: Consumer, partitions: Sequence[TopicPartition], end: str
     ends = consumer.end_offsets(partitions)
     if end == "end":
         return ends
-    if end.isdigit():
+    if is_number(end):
         return {partition: min(int(end), last) for partition, last in ends.items()}
     found = consumer.offsets_for_times(dict.fromkeys(partitions, _time("--to", end)))
     return {

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from millrace.cli.output import print_json, print_table
+from millrace.cli.tool_files import file_text
 from millrace.clients.groups.resets import (
     Bounds,
     Plans,
@@ -48,11 +49,18 @@ class Wish:
         if name == "from-file":
             return cls(target=None, file=value)
         if name == "by-duration":
-            return cls(target=Target.TIME, when=datetime.now(UTC) - parse_duration(value))
+            return cls(target=Target.TIME, when=_before_now(parse_duration(value), value))
         target = Target(name)
         if target is Target.TIME:
             return cls(target=target, when=parse_time(value))
         return cls(target=target, number=value if target in (Target.OFFSET, Target.SHIFT) else 0)
+
+
+def _before_now(duration: timedelta, text: str) -> datetime:
+    try:
+        return datetime.now(UTC) - duration
+    except OverflowError:
+        raise UsageError(f"--by-duration {text}: it is before the year 1") from None
 
 
 def plan_resets(admin: Admin, names: list[str], wish: Wish, topics: list[str], *, all_topics: bool) -> Plans:
@@ -97,11 +105,7 @@ def execute(admin: Admin, plans: Plans) -> None:
 
 
 def _plans_of_file(admin: Admin, names: list[str], file: Path) -> Plans:
-    try:
-        text = file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--from-file {file}: {error.strerror}") from error
-    plans = read_plans(text, names, str(file))
+    plans = read_plans(file_text(file), names, str(file))
     for name, offsets in plans.items():
         bounds = bounds_of(admin, sorted(offsets), {}, None)
         plans[name] = {

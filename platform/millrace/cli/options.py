@@ -54,8 +54,29 @@ def name_value(text: str, option: str) -> tuple[str, str]:
 
 
 def name_values(texts: Sequence[str] | None, option: str) -> dict[str, str]:
-    """Split the texts ``name=value`` of an option that may be repeated. Raises ``UsageError`` as ``name_value``."""
-    return dict(name_value(text, option) for text in texts or ())
+    """Split the texts ``name=value`` of an option that may be repeated. A name is given once. Raises ``UsageError``."""
+    values: dict[str, str] = {}
+    for name, value in (name_value(text, option) for text in texts or ()):
+        if name in values:
+            raise UsageError(f"{option} {name} is given twice: give it once")
+        values[name] = value
+    return values
+
+
+def list_changes(texts: Sequence[str] | None, option: str) -> dict[str, str]:
+    """Split the texts ``name=elements`` of an option. The elements of a repeated name are joined by commas.
+
+    Raises ``UsageError``.
+    """
+    elements: dict[str, list[str]] = {}
+    for name, value in (name_value(text, option) for text in texts or ()):
+        elements.setdefault(name, []).append(value)
+    return {name: ",".join(values) for name, values in elements.items()}
+
+
+def is_number(text: str) -> bool:
+    """Return whether a text is a whole number in the digits 0 to 9."""
+    return text.isascii() and text.isdecimal()
 
 
 def client_config(

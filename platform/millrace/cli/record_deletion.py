@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from millrace.cli.options import is_number
+from millrace.cli.tool_files import file_text, json_object, list_of, number_of, partition_of
 from millrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,9 +37,9 @@ def _of_options(admin: Admin, topic: str, before: Sequence[str]) -> dict[TopicPa
     wanted: dict[TopicPartition, int | str] = {}
     for text in before:
         number, separator, offset = text.rpartition(":")
-        if not (number.isdigit() if separator else not number) or not (offset == "latest" or offset.isdigit()):
+        if not (is_number(number) if separator else not number) or not (offset == "latest" or is_number(offset)):
             raise UsageError(f"--before {text}: expected OFFSET or PARTITION:OFFSET, the offset a number or 'latest'")
-        where = int(offset) if offset.isdigit() else offset
+        where = offset if offset == "latest" else int(offset)
         if separator:
             wanted[TopicPartition(topic, int(number))] = where
         else:
@@ -48,20 +49,12 @@ def _of_options(admin: Admin, topic: str, before: Sequence[str]) -> dict[TopicPa
 
 
 def _of_file(file: Path) -> dict[TopicPartition, int | str]:
-    from millrace.clients import TopicPartition
-
+    content = json_object(file_text(file), file)
     try:
-        content: Any = json.loads(file.read_text(encoding="utf-8"))
-        if content.get("version", 1) != 1:
-            raise UsageError(f"{file}: version {content['version']} is not supported: expected 1")
-        entries = [(entry["topic"], int(entry["partition"]), int(entry["offset"])) for entry in content["partitions"]]
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UsageError(f"{file}: expected {_FORM}") from error
-    wanted: dict[TopicPartition, int | str] = {
-        TopicPartition(topic, number): offset for topic, number, offset in entries
-    }
+        entries = [(partition_of(entry), number_of(entry["offset"])) for entry in list_of(content["partitions"])]
+    except (TypeError, KeyError) as error:
+        raise UsageError(f"{file}: {error!r}: expected {_FORM}") from None
+    wanted: dict[TopicPartition, int | str] = dict(entries)
     if len(wanted) != len(entries):
         raise UsageError(f"{file}: names a partition twice")
     return wanted

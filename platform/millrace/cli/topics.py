@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from millrace.cli.command_group import command_group
-from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admin_client, name_values
+from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admin_client, is_number, name_values
 from millrace.errors import UsageError
 from millrace.ids import id_text
 
@@ -141,7 +141,7 @@ def create(
 def _assignment(text: str) -> dict[int, list[int]]:
     """Parse brokers by partition, in the form of Kafka's tool; raises ``UsageError``."""
     parts = [part.split(":") for part in text.split(",")]
-    if not all(broker.strip().isdigit() for part in parts for broker in part):
+    if not all(is_number(broker.strip()) for part in parts for broker in part):
         raise UsageError(f"--replica-assignment {text}: expected ids, 1:2,2:3 for two partitions of two replicas")
     return {number: [int(broker) for broker in part] for number, part in enumerate(parts)}
 

@@ -9,6 +9,7 @@
 * ``admin``         topics, schemas, configuration. More calls of it are in ``log_operations`` (with ``epoch_ends``,
                     ``ranges``, ``record_deletion``), ``groups``, ``transactions``, ``cluster_operations``,
                     ``acl_operations``, ``quota_operations`` and ``payload_schemas``
+* ``request_numbers``  errors of numbers that no request can hold
 * ``delegation_tokens``, ``scram_credentials``  administration by calls of Kafka
 * ``producer``      the interface of the producer; ``producing`` holds its internals
 * ``consumer``      topics to records or Arrow tables; ``consuming`` holds its internals

@@ -21,6 +21,7 @@ from millrace.clients.model import (
 )
 from millrace.clients.payload_schemas import PayloadSchemaOperations
 from millrace.clients.quota_operations import QuotaOperations
+from millrace.clients.request_numbers import numbers_checked
 from millrace.clients.transactions.operations import TransactionOperations
 from millrace.config.client import ClientConfig
 from millrace.errors import UnknownServerError, UsageError
@@ -60,6 +61,7 @@ class Admin(
 
     # --- topics ----------------------------------------------------------------------------------------------
 
+    @numbers_checked()
     def create_topic(
         self,
         name: str,
@@ -143,6 +145,7 @@ class Admin(
         )
         return response.software_version
 
+    @numbers_checked()
     def create_partitions(
         self,
         name: str,
@@ -231,7 +234,7 @@ class Admin(
 
     def _broker_address(self, name: str) -> str | None:
         """Return a broker's own address; None lets any broker report that the name is unknown."""
-        if not name.isdigit():
+        if not (name.isascii() and name.isdecimal()):
             return None
         self._metadata.cluster()
         return self._metadata.address_of(int(name))

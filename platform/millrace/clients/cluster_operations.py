@@ -10,6 +10,7 @@ from millrace.clients.connections import Connections
 from millrace.clients.grouped_by_topic import topic_partitions
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.model import TopicPartition
+from millrace.clients.request_numbers import numbers_checked
 from millrace.errors import ElectionNotNeededError, MillraceError, UsageError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.item_errors import error_in
@@ -40,6 +41,7 @@ class ClusterOperations:
     _connections: Connections
     _metadata: MetadataCache
 
+    @numbers_checked()
     def elect_leaders(
         self, partitions: Iterable[TopicPartition] | None = None, *, election: str = "preferred"
     ) -> dict[TopicPartition, MillraceError | None]:
@@ -65,6 +67,7 @@ class ClusterOperations:
             return answers
         return {each: error for each, error in answers.items() if not isinstance(error, ElectionNotNeededError)}
 
+    @numbers_checked()
     def alter_partition_reassignments(
         self, targets: Mapping[TopicPartition, Sequence[int] | None]
     ) -> dict[TopicPartition, MillraceError | None]:
@@ -85,6 +88,7 @@ class ClusterOperations:
         self._metadata.forget(by_topic)
         return _errors(response.topics)
 
+    @numbers_checked()
     def list_partition_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Reassignment]:

@@ -14,6 +14,7 @@ from millrace.clients.model import LocatedRange, OffsetAndTimestamp, TopicPartit
 from millrace.clients.offsets import isolation_number, list_offsets
 from millrace.clients.ranges import located_range
 from millrace.clients.record_deletion import delete_records
+from millrace.clients.request_numbers import numbers_checked
 from millrace.clients.transport import PendingCall, unary
 from millrace.config.client import ClientConfig, Isolation
 from millrace.errors import MillraceError
@@ -30,6 +31,7 @@ class LogOperations:
     _connections: Connections
     _metadata: MetadataCache
 
+    @numbers_checked()
     def list_offsets(
         self,
         wanted: Mapping[TopicPartition, str | int | datetime],
@@ -44,6 +46,7 @@ class LogOperations:
         """
         return list_offsets(self._connections, self._metadata, wanted, isolation_level=isolation_level)
 
+    @numbers_checked()
     def epoch_ends(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Look up the offset (exclusive) at which a leader epoch ends in each partition's log (KIP-320).
 
@@ -61,6 +64,7 @@ class LogOperations:
         """
         await_leader_epochs(self._connections, self._metadata, epochs)
 
+    @numbers_checked()
     def delete_records(self, before: Mapping[TopicPartition, int | str]) -> dict[TopicPartition, int]:
         """Delete the records of partitions before an offset; ``"latest"`` (or -1) deletes all of them.
 
@@ -75,6 +79,7 @@ class LogOperations:
             raise error
         return starts
 
+    @numbers_checked()
     def locate_range(
         self,
         topic: str,

@@ -5,12 +5,14 @@ Sources: Kafka's ``DynamicBrokerConfig`` (KIP-226), whose rules and option names
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 from millrace.config.base import field_name
 from millrace.config.broker import BrokerConfig
 from millrace.config.cluster import ZOOKEEPER_PREFIX
+from millrace.config.integers import LONG_MAX
 from millrace.config.listener_options import shared_name, without_mechanism
 from millrace.config.security_options import ListenerSecurity
 from millrace.config.topic_defaults import TOPIC_DEFAULTS
@@ -26,6 +28,8 @@ RATES: Final = {
     MOVE_RATE: "Most bytes a second that are copied from one log directory of this broker to another.",
 }
 """Bytes per second, as Kafka's reassignment tool sets them, with their meaning. They are in no broker's file."""
+
+_RATE: Final = re.compile("[0-9]{1,19}")
 
 THREADS: Final = (
     "num.io.threads",
@@ -102,7 +106,7 @@ def with_dynamic(file: BrokerConfig, values: Mapping[str, str]) -> BrokerConfig:
     """
     check_dynamic(values)
     for name in RATES:
-        if name in values and not (values[name].isdigit() and int(values[name]) > 0):
+        if name in values and not (_RATE.fullmatch(values[name]) and 0 < int(values[name]) <= LONG_MAX):
             raise InvalidConfigError(f"{name}={values[name]}: expected bytes per second, at least 1")
     own = {name: value for name, value in file.options().items() if not name.startswith(ZOOKEEPER_PREFIX)}
     set_now = {name: value for name, value in values.items() if name not in RATES}

@@ -50,6 +50,8 @@ def test_every_default_of_topics_can_be_changed_by_its_strongest_name() -> None:
         ("log.retention.ms", "soon", r"retention.ms='soon': .*\(log.retention.ms sets retention.ms\)"),
         ("log.cleaner.threads", "0", "log.cleaner.threads='0': "),
         ("leader.replication.throttled.rate", "0", "expected bytes per second, at least 1"),
+        ("leader.replication.throttled.rate", "²", "expected bytes per second, at least 1"),
+        ("leader.replication.throttled.rate", str(2**63), "expected bytes per second, at least 1"),
         ("message.max.bytes", "200000000", "message.max.bytes=200000000 is above socket.request.max.bytes"),
     ],
 )

@@ -15,6 +15,7 @@ from millrace.clients.membership.coordinator import Answer, Asked, Coordinator, 
 from millrace.clients.membership.protocol import decode_assignment
 from millrace.clients.metadata import broker_address
 from millrace.clients.model import OffsetAndMetadata, TopicPartition
+from millrace.clients.request_numbers import numbers_checked
 from millrace.clients.schema_cache import SchemaCache
 from millrace.consumer_protocol import read_subscription
 from millrace.errors import (
@@ -102,6 +103,7 @@ class GroupOperations(ShareGroupOperations, LogOperations):
         if errors:
             raise errors[0]
 
+    @numbers_checked()
     def list_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -109,6 +111,7 @@ class GroupOperations(ShareGroupOperations, LogOperations):
         wanted = None if partitions is None else (TopicPartition(*each) for each in partitions)
         return fetch_committed(self._coordinator(group_id), wanted)
 
+    @numbers_checked()
     def alter_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
         """Set a group's offsets; the group must have no members.
 
@@ -127,6 +130,7 @@ class GroupOperations(ShareGroupOperations, LogOperations):
             lambda stub: stub.OffsetCommit, request, check=lambda answer: check_topic_errors(answer.topics)
         )
 
+    @numbers_checked()
     def delete_group_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
         """Delete a group's offsets of these partitions.
 

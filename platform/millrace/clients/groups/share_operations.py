@@ -9,6 +9,7 @@ from millrace.clients.grouped_by_topic import topic_partitions
 from millrace.clients.groups.model import SharePartitionOffsets
 from millrace.clients.membership.coordinator import Coordinator, check_group_id, check_topic_errors
 from millrace.clients.model import TopicPartition
+from millrace.clients.request_numbers import numbers_checked
 from millrace.errors import UsageError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.item_errors import check_item
@@ -44,6 +45,7 @@ class ShareGroupOperations:
             if each.start_offset >= 0
         }
 
+    @numbers_checked()
     def alter_share_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Set the start offsets of a share group, whatever was delivered; it must have no members, and need not exist.
 

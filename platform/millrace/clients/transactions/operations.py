@@ -8,6 +8,7 @@ from millrace.clients.connections import Connections
 from millrace.clients.membership.coordinator import Coordinator, check_topic_errors
 from millrace.clients.metadata import MetadataCache, broker_address
 from millrace.clients.model import PreparedTransaction, TopicPartition
+from millrace.clients.request_numbers import numbers_checked
 from millrace.clients.transactions.model import (
     CommitOutcome,
     OpenTransaction,
@@ -31,6 +32,7 @@ class TransactionOperations:
     _connections: Connections
     _metadata: MetadataCache
 
+    @numbers_checked()
     def list_transactions(
         self, *, states: Iterable[str] = (), producer_ids: Iterable[int] = (), duration_ms_min: int = -1
     ) -> list[TransactionListing]:
@@ -85,6 +87,7 @@ class TransactionOperations:
                 raise errors.get(name) or TransactionalIdNotFoundError(f"there is no transactional id {name}")
         return {name: found[name] for name in wanted}
 
+    @numbers_checked()
     def describe_producers(
         self, partitions: Iterable[TopicPartition | tuple[str, int]]
     ) -> dict[TopicPartition, list[ProducerDescription]]:
@@ -157,6 +160,7 @@ class TransactionOperations:
             "transactions"
         )
 
+    @numbers_checked()
     def write_abort_marker(
         self,
         partition: TopicPartition | tuple[str, int],

@@ -81,8 +81,9 @@ def test_too_large_a_change_of_the_number_of_threads_is_refused(
 
 
 def test_a_broker_is_named_by_its_id(session: Coordination) -> None:
-    with pytest.raises(InvalidRequestError, match="broker 'one'"):
-        configs_of(session).alter("one", {"log.retention.ms": "5"}, set())
+    for name in ("one", "²", "٣", "01", "00", "-1", " 1", "1_0", "99999999999"):
+        with pytest.raises(InvalidRequestError, match=f"broker '{name}'"):
+            configs_of(session).alter(name, {"log.retention.ms": "5"}, set())
     with pytest.raises(InvalidRequestError, match="no broker 9: the live brokers are 1, 2"):
         configs_of(session).alter("9", {"log.retention.ms": "5"}, set())
     assert session.children("/config/brokers") == []
