@@ -29,6 +29,9 @@ def _schema(ddl: str) -> bytes:
     return serialize_schema(parse_schema(ddl))
 
 
+_ON_0 = pb.PartitionReplicas(partition=0, replicas=[0])
+
+
 def test_a_created_topic_is_described_with_its_id_partitions_and_leader(calls: Any, topic: str) -> None:
     created = calls.create(topic, partitions=3)
     assert created.error.code == 0
@@ -56,9 +59,10 @@ def test_a_topic_without_a_partition_count_has_the_brokers_default(calls: Any, t
         ("x" * 250, {}, 17, "249"),
         ("p0", {"partitions": 0}, 37, "at least 1"),
         ("p-2", {"partitions": -2}, 37, "at least 1"),
-        ("p-many", {"partitions": 1_000_000}, 37, "at most"),
+        ("p-many", {"partitions": 1_000_000}, 44, "at most"),
         ("r2", {"replication_factor": 2}, 38, "between 1 and 1"),
         ("r0", {"replication_factor": 0}, 38, "between 1 and 1"),
+        ("a1", {"partitions": -1, "replication_factor": -1, "assignment": [_ON_0, _ON_0]}, 39, "assigned twice"),
         ("c1", {"configs": {"retention.sm": "1"}}, 40, "retention.sm"),
         ("c2", {"configs": {"retention.ms": "soon"}}, 40, "retention.ms"),
         ("c3", {"configs": {"compression.type": "gzip"}, "ddl": "a INT"}, 40, "columnar"),
@@ -115,8 +119,9 @@ def test_partitions_can_only_be_added(calls: Any, topic: str) -> None:
     calls.create(topic, partitions=2)
     calls.produce(topic, calls.batch(b"kept"))
 
-    def change(count: int, name: str = topic, validate_only: bool = False) -> pb.Error:
-        wanted = pb.CreatePartitionsRequest.TopicCount(name=name, count=count)
+    def change(count: int, name: str = topic, validate_only: bool = False, assigned: Sequence[int] = ()) -> pb.Error:
+        chosen = [pb.PartitionReplicas(partition=number, replicas=[0]) for number in assigned]
+        wanted = pb.CreatePartitionsRequest.TopicCount(name=name, count=count, assignment=chosen)
         request = pb.CreatePartitionsRequest(topics=[wanted], validate_only=validate_only, timeout_ms=AN_HOUR_MS)
         error: pb.Error = calls.call("CreatePartitions", request).results[0].error
         return error
@@ -124,6 +129,8 @@ def test_partitions_can_only_be_added(calls: Any, topic: str) -> None:
     assert change(2).code == change(1).code == change(0).code == errors.InvalidPartitionsError.code
     assert "would add none" in change(1).message
     assert change(3, name="never-there").code == 3
+    for assigned in ([2], [2, 3, 4], [2, 2]):
+        assert change(4, assigned=assigned).code == errors.InvalidReplicaAssignmentError.code
     assert change(4, validate_only=True).code == 0
     assert len(calls.topics(topic)[topic].partitions) == 2
     assert change(4).code == 0

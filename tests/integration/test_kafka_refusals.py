@@ -6,6 +6,7 @@ The broker does the same as Kafka.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -23,6 +24,7 @@ from millrace.errors import (
     OffsetNotAvailableError,
     ResourceNotFoundError,
     StaleMemberEpochError,
+    TopicDeletionDisabledError,
     UnknownMemberError,
     UnknownTopicIdError,
     UnsupportedVersionError,
@@ -41,6 +43,7 @@ from millrace.kafka_protocol.calls import (
     describe_user_scram_credentials,
     elect_leaders,
     join_group,
+    incremental_alter_configs,
     list_groups,
     list_offsets,
     list_transactions,
@@ -122,6 +125,14 @@ def test_a_topic_that_a_request_names_twice_or_by_name_and_id_is_not_deleted(
     assert topic in known
     (answer,) = wire.call(delete_topics.DeleteTopicsRequest(topics=(by_id,), timeout_ms=10_000), 6).responses
     assert (answer.name, answer.error_code) == (topic, 0)
+
+
+def test_a_disabled_deletion_has_the_error_of_its_version(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path, options={"delete.topic.enable": "false"}) as broker, KafkaWire(broker) as opened:
+        create_topic(broker, "kept")
+        request = delete_topics.DeleteTopicsRequest(topic_names=("kept",), timeout_ms=10_000)
+        codes = [opened.call(request, version).responses[0].error_code for version in (1, 2, 3, 5)]
+    assert codes == [InvalidRequestError.code] * 2 + [TopicDeletionDisabledError.code] * 2
 
 
 def test_a_topic_that_a_request_names_twice_gets_no_partitions(
@@ -264,6 +275,38 @@ def test_an_option_that_a_request_sets_twice_is_not_changed(
     request = alter_configs.AlterConfigsRequest(resources=(resource,), validate_only=False)
     assert wire.call(request, 2).responses[0].error_code == InvalidRequestError.code
     assert not module_broker.server.broker.catalog.topics[topic].overrides
+
+
+def test_a_resource_that_a_request_names_twice_is_not_changed(
+    module_broker: EmbeddedBroker, wire: KafkaWire, topic: str
+) -> None:
+    option = alter_configs.AlterableConfig(name="retention.ms", value="1000")
+    resource = alter_configs.AlterConfigsResource(resource_type=2, resource_name=topic, configs=(option,))
+    request = alter_configs.AlterConfigsRequest(resources=(resource, resource), validate_only=False)
+    codes = [each.error_code for each in wire.call(request, 2).responses]
+    assert codes == [InvalidRequestError.code] * 2
+    assert not module_broker.server.broker.catalog.topics[topic].overrides
+
+
+@pytest.mark.parametrize(("kind", "name"), [(2, None), (4, "0"), (4, ""), (16, "m"), (32, "g")])
+def test_the_deletion_of_an_option_that_no_resource_has_changes_nothing(
+    wire: KafkaWire, topic: str, kind: int, name: str | None
+) -> None:
+    option = incremental_alter_configs.AlterableConfig(name="no.such.option", config_operation=1, value=None)
+    resource = incremental_alter_configs.AlterConfigsResource(
+        resource_type=kind, resource_name=topic if name is None else name, configs=(option,)
+    )
+    request = incremental_alter_configs.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False)
+    assert wire.call(request, 1).responses[0].error_code == 0
+
+
+def test_a_group_without_a_name_has_no_options(wire: KafkaWire) -> None:
+    described = describe_configs.DescribeConfigsResource(resource_type=32, resource_name="", configuration_keys=None)
+    answer = wire.call(describe_configs.DescribeConfigsRequest(resources=(described,)), 4)
+    assert answer.results[0].error_code == InvalidRequestError.code
+    resource = incremental_alter_configs.AlterConfigsResource(resource_type=32, resource_name="", configs=())
+    request = incremental_alter_configs.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False)
+    assert wire.call(request, 1).responses[0].error_code == InvalidRequestError.code
 
 
 def test_all_options_are_described_if_none_is_named(wire: KafkaWire, topic: str) -> None:

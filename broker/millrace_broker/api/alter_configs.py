@@ -72,8 +72,10 @@ def _values(alteration: pb.AlterConfigsRequest.Alteration) -> dict[str, OptionCh
         | (set(alteration.set) | set(alteration.delete)) & (append.keys() | subtract.keys())
     ):
         raise InvalidRequestError(f"{', '.join(twice)} is changed twice in the request")
+    if alteration.resource.type == pb.BROKER_LOGGER and (append or subtract):
+        raise InvalidRequestError("levels of loggers are no lists: set them")
     for option in (*append, *subtract):
-        if alteration.resource.type == pb.BROKER_LOGGER or not is_list(option):
+        if not is_list(option):
             raise InvalidConfigError(f"{option} is no list: set it to a value")
     return {
         **alteration.set,

@@ -7,6 +7,7 @@ from collections import Counter
 from millrace.errors import InvalidRequestError, RequestTimedOutError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.access_rules import authorized
+from millrace_broker.api.common.chosen_replicas import chosen_replicas
 from millrace_broker.api.common.errors import error_message
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
@@ -60,5 +61,5 @@ def _spec(topic: pb.NewTopic) -> TopicSpec:
         configs=dict(topic.configs),
         arrow_schema=topic.arrow_schema,
         key_columns=tuple(topic.key_columns),
-        assignment={each.partition: tuple(each.replicas) for each in topic.assignment},
+        assignment=chosen_replicas(topic.assignment),
     )

@@ -19,6 +19,7 @@ from millrace.config.group import GroupConfig
 from millrace.config.listener_options import shared_name
 from millrace.config.topic import TopicConfig
 from millrace.config.topic_defaults import TOPIC_DEFAULTS
+from millrace.errors import InvalidRequestError
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.configs import CLIENT_METRICS, check_addressee, is_broker, is_group, text_of
@@ -89,6 +90,8 @@ def _client_metrics_entries(overrides: Mapping[str, str]) -> Iterator[pb.ConfigE
 
 
 def _group_entries(broker: Broker, group_id: str) -> Iterator[pb.ConfigEntry]:
+    if not group_id:
+        raise InvalidRequestError("the group id is empty: name a group")
     overrides, of_broker = broker.group_configs.overrides(group_id), _BrokerLayers.of(broker)
     defaults = GroupConfig.load({}).options()
     for option, value in broker.group_configs.get(group_id).options().items():

@@ -5,6 +5,8 @@ The call sets the named options, and deletes all other options that the resource
 
 from __future__ import annotations
 
+from collections import Counter
+
 from millrace.errors import InvalidRequestError
 from millrace.kafka_protocol.calls.alter_configs import (
     AlterConfigsRequest,
@@ -25,10 +27,13 @@ from millrace_broker.runtime.turns import Turns
 async def handle(message: AlterConfigsRequest, request: KafkaRequest) -> AlterConfigsResponse:
     """Replace the options of each resource as a whole, or refuse it."""
     responses, turns = [], Turns()
+    times = Counter((each.resource_type, each.resource_name) for each in message.resources)
     for each in message.resources:
         await turns.next()
         try:
             alteration = _alteration(each, request)
+            if times[each.resource_type, each.resource_name] > 1:
+                raise InvalidRequestError(f"{each.resource_name} is in the request twice: put its options together")
             await alter(request.broker, alteration, replaces=True, validate_only=message.validate_only)
         except Exception as error:  # noqa: BLE001 - the resource's error; unexpected errors are logged
             known = known_error(error)

@@ -8,7 +8,7 @@ from typing import Final
 from uuid import UUID
 
 from millrace.acls import AclOperation, ResourceType
-from millrace.errors import InvalidRequestError, MillraceError, TopicAuthorizationError
+from millrace.errors import InvalidRequestError, MillraceError, TopicAuthorizationError, TopicDeletionDisabledError
 from millrace.kafka_protocol.calls.delete_topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
@@ -25,6 +25,8 @@ from millrace_broker.kafka_api.error_codes import code_of, text_of
 from millrace_broker.kafka_api.topics import name_of
 
 _WITH_IDS: Final = 6
+_WITH_DELETION_ERROR: Final = 3
+"""First version whose clients know the error TOPIC_DELETION_DISABLED (KIP-322)."""
 _WITH_QUOTA_ERROR: Final = 5
 """First version whose clients know the error THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
 
@@ -69,6 +71,8 @@ def _result(
     result: pb.DeleteTopicsResponse.Result, ids: Mapping[str, UUID], request: KafkaRequest
 ) -> DeletableTopicResult:
     error_code = code_of(result.error)
+    if error_code == TopicDeletionDisabledError.code and request.version < _WITH_DELETION_ERROR:
+        error_code = InvalidRequestError.code
     if error_code == TopicAuthorizationError.code and result.name in ids:
         access = access_for(request.broker, request.context)
         need = Need(AclOperation.DESCRIBE, ResourceType.TOPIC, result.name)

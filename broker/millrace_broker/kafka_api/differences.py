@@ -30,6 +30,8 @@ DIFFERENCES: Final = {
     ApiKey.DESCRIBE_DELEGATION_TOKEN: "Without an authorizer, a client sees the tokens that it owns or renews.",
     ApiKey.API_VERSIONS: "The features are group.version 1, share.version 1 and transaction.version 2.",
     ApiKey.CREATE_TOPICS: "Topics are opaque. With `validate_only` the answer has no numbers and no configurations.",
+    ApiKey.DELETE_TOPICS: "Internal topics are refused.",
+    ApiKey.CREATE_PARTITIONS: "Internal topics are refused. An empty list of assignments is as none.",
     ApiKey.INIT_PRODUCER_ID: "No two-phase commit (KIP-939). A producer that calls it while its own transaction is "
     "open continues after the abort; Kafka fences it.",
     ApiKey.END_TXN: "An end that contradicts the decision gets `INVALID_TXN_STATE` also while markers are written; "

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
+from millrace.config.client_metrics import ClientMetricsConfig
+from millrace.config.dynamic import is_dynamic
+from millrace.config.group import GroupConfig
 from millrace.config.topic import TopicConfig
 from millrace.errors import InvalidRequestError, MillraceError
 from millrace.kafka_protocol.calls.incremental_alter_configs import (
@@ -20,13 +23,17 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api import known_error
 from millrace_broker.api.alter_configs import alter
 from millrace_broker.api.common.access_rules import check_request
-from millrace_broker.api.common.configs import is_list
+from millrace_broker.api.common.configs import CLIENT_METRICS, is_list
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.configs import Operation, code_of_change, resource
 from millrace_broker.kafka_api.error_codes import NONE, code_of
 from millrace_broker.runtime.turns import Turns
 
-_TOPIC_OPTIONS: Final = frozenset(TopicConfig.option_names())
+_OPTIONS: Final = {
+    pb.TOPIC: frozenset(TopicConfig.option_names()),
+    pb.GROUP_RESOURCE: frozenset(GroupConfig.option_names()),
+    CLIENT_METRICS: frozenset(ClientMetricsConfig.option_names()),
+}
 
 
 async def handle(message: IncrementalAlterConfigsRequest, request: KafkaRequest) -> IncrementalAlterConfigsResponse:
@@ -66,14 +73,18 @@ def _alteration(wanted: AlterConfigsResource) -> pb.AlterConfigsRequest.Alterati
             raise InvalidRequestError(f"{each.name}: operation {each.config_operation} is none of 0 to 3")
         operation = Operation(each.config_operation)
         if operation is Operation.DELETE:
-            # As in Kafka, the deletion of an option that no topic has changes nothing.
-            if wanted.resource_type != pb.TOPIC or each.name in _TOPIC_OPTIONS:
+            # As in Kafka, the deletion of an option that no such resource has changes nothing.
+            if _may_have(wanted.resource_type, each.name):
                 alteration.delete.append(each.name)
         elif each.value is None:
             raise InvalidRequestError(f"{each.name} has no value: delete it, or set it to a value")
         else:
             values[operation][each.name] = each.value
     return alteration
+
+
+def _may_have(kind: int, option: str) -> bool:
+    return is_dynamic(option) if kind == pb.BROKER else kind not in _OPTIONS or option in _OPTIONS[kind]
 
 
 def _code(wanted: AlterConfigsResource, error: MillraceError) -> int:

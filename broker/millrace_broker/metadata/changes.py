@@ -33,6 +33,7 @@ from millrace.coordination.nodes import ConfigNode, SchemaNode, TopicNode, Typed
 from millrace.coordination.outcomes import settle
 from millrace.errors import (
     InvalidPartitionsError,
+    InvalidReplicaAssignmentError,
     InvalidRequestError,
     ReassignmentInProgressError,
     SchemaError,
@@ -196,14 +197,14 @@ class TopicChanges:
         brokers = self._brokers()
         if not chosen:
             return assign_more_partitions(brokers, node.assignment, count)
-        ids = [each.broker_id for each in brokers]
-        factor = len(next(iter(node.assignment.values())))
-        check_assignment(chosen, ids, first_partition=present, replication_factor=factor)
         if len(chosen) != count - present:
-            raise InvalidPartitionsError(
+            raise InvalidReplicaAssignmentError(
                 f"topic {name} gets {count - present} new partitions, but the request assigns {len(chosen)}: assign "
                 "each new partition"
             )
+        ids = [each.broker_id for each in brokers]
+        factor = len(next(iter(node.assignment.values())))
+        check_assignment(chosen, ids, first_partition=present, replication_factor=factor)
         return dict(chosen)
 
     def _brokers(self) -> list[BrokerRack]:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from millrace.config.broker import BrokerConfig
 from millrace.config.group import BOUNDS, BROKER_DEFAULTS, GroupConfig
 from millrace.coordination import Coordination, paths
-from millrace.errors import InvalidConfigError, InvalidGroupIdError
+from millrace.errors import InvalidConfigError, InvalidRequestError
 from millrace_broker.metadata.config_nodes import alter_options, check_option_changes, read_config
 from millrace_broker.metadata.option_changes import OptionChange
 
@@ -102,10 +102,10 @@ class GroupConfigs:
     ) -> None:
         """Set and remove options of a group, which need not exist yet.
 
-        Raises ``InvalidConfigError``, ``InvalidGroupIdError``, ``InvalidRequestError``; then nothing has changed.
+        Raises ``InvalidConfigError``, ``InvalidRequestError``; then nothing has changed.
         """
         if not group_id:
-            raise InvalidGroupIdError("the group id is empty: name a group")
+            raise InvalidRequestError("the group id is empty: name a group")
         check_option_changes(f"group {group_id}", values, removals)
         unknown = sorted(removals - set(GroupConfig.option_names()))
         if unknown:

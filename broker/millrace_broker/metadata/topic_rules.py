@@ -17,6 +17,7 @@ from millrace.errors import (
     InvalidPartitionsError,
     InvalidReplicationFactorError,
     InvalidTopicError,
+    PolicyViolationError,
     SchemaError,
 )
 from millrace.topic_names import NAME_LENGTH_MAX, has_topic_characters
@@ -67,14 +68,16 @@ def check_collision(name: str, existing: Iterable[str]) -> None:
 
 
 def check_partition_count(count: int, *, present: int, most: int) -> None:
-    """Raise ``InvalidPartitionsError`` for a count below 1 or above the limit of a topic or the broker.
+    """Raise ``InvalidPartitionsError`` for a count below 1 or above the limit of the broker.
+
+    Raise ``PolicyViolationError`` for a count above the limit of a topic.
 
     ``present`` is the number of the broker's other partitions; ``most`` is its ``max.partitions``.
     """
     if count < 1:
         raise InvalidPartitionsError(f"{count} partitions: a topic has at least 1")
     if count > PARTITIONS_PER_TOPIC_MAX:
-        raise InvalidPartitionsError(f"{count} partitions: a topic has at most {PARTITIONS_PER_TOPIC_MAX}")
+        raise PolicyViolationError(f"{count} partitions: a topic has at most {PARTITIONS_PER_TOPIC_MAX}")
     if present + count > most:
         raise InvalidPartitionsError(
             f"{count} partitions beside {present} others exceed max.partitions={most}: raise it, or delete topics"

@@ -6,6 +6,7 @@
   and the checks in it
 * ``authorizers``    the authorizer of a broker, for the calls that manage ACLs
 * ``record_checks``  checks of the records in a produce request
+* ``chosen_replicas``  replicas that a request assigns by hand
 * ``ranges``, ``leader_epochs``  offset ranges, and leader epochs in requests
 * ``commits``, ``identities``    offsets that members commit, and the member identity in a request
 * ``groups``, ``group_kinds``    groups by id, and ids that belong to the other kind of group
