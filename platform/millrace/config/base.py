@@ -8,6 +8,7 @@ the option, the value and the accepted values.
 from __future__ import annotations
 
 import difflib
+import re
 import threading
 import warnings
 from collections.abc import Mapping
@@ -20,6 +21,12 @@ from millrace.config.properties import parse_properties
 from millrace.config.secrets import is_secret, shown
 from millrace.errors import InvalidConfigError
 
+_FORMS: Final[Mapping[Any, tuple[re.Pattern[str], str]]] = {
+    bool: (re.compile("true|false", re.IGNORECASE), "true or false"),
+    int: (re.compile("[+-]?[0-9]+"), "an integer, such as 1000"),
+    float: (re.compile("[^_]*"), "a number, such as 0.5"),
+}
+"""Texts of booleans and numbers in Kafka. Pydantic also takes ``yes``, ``1_000`` and ``1000.0``."""
 _BUILDING: Final = threading.RLock()
 
 
@@ -77,10 +84,22 @@ class Config(BaseModel):
     @classmethod
     def _validated(cls, values: Mapping[str, Any], given: Mapping[str, Any]) -> Self:
         """Build from ``values``. Messages show the original values in ``given``."""
+        named = cls._with_names_of_now(values)
         try:
-            return cls.model_validate(dict(cls._with_names_of_now(values)))
+            config = cls.model_validate(dict(named))
         except ValidationError as error:
             raise InvalidConfigError("; ".join(_explain(cls, problem, given) for problem in error.errors())) from None
+        cls._check_forms(named, given)
+        return config
+
+    @classmethod
+    def _check_forms(cls, values: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+        """Raise ``InvalidConfigError`` for a text that pydantic takes as a number or boolean, and Kafka does not."""
+        for name, value in values.items():
+            field = cls.model_fields.get(field_name(name)) if isinstance(value, str) else None
+            if field is not None and (form := _FORMS.get(field.annotation)) and not form[0].fullmatch(value.strip()):
+                option = option_name(name)
+                raise InvalidConfigError(f"{option}={shown(option, given.get(name, value))}: expected {form[1]}")
 
     @classmethod
     def option_names(cls) -> list[str]:

@@ -9,6 +9,7 @@ from pydantic import Field
 SHORT_MAX: Final = 2**15 - 1
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
+LONG_MIN: Final = -(2**63)
 
 PositiveInt16 = Annotated[int, Field(ge=1, le=SHORT_MAX)]
 """A ``short`` of at least 1."""

@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 from pydantic import Field, field_validator, model_validator
 
 from millrace.config.base import Config
-from millrace.config.integers import INT_MAX, LONG_MAX, Int32, Int64
+from millrace.config.integers import INT_MAX, LONG_MAX, LONG_MIN, Int32, Int64
 
 _LIKE_TOTAL = -2
 """Local retention equal to the total retention."""
@@ -153,7 +153,7 @@ class TopicConfig(Config):
         604_800_000, ge=-1, le=LONG_MAX, description="Age at which a segment is deleted; -1 never."
     )
     retention_bytes: int = Field(
-        -1, ge=-1, le=LONG_MAX, description="Size over which old segments are deleted; -1 none."
+        -1, ge=LONG_MIN, le=LONG_MAX, description="Size over which old segments are deleted; -1 none."
     )
     file_delete_delay_ms: Int64 = Field(
         60_000, description="Time between the removal of a segment from the log and the deletion of its file."

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from millrace.errors import InvalidConfigError
 
+_INTEGER: Final = re.compile("[+-]?[0-9]{1,19}")
 _MINUTE_MS: Final = 60_000
 _HOUR_MS: Final = 60 * _MINUTE_MS
 
@@ -60,8 +62,7 @@ def take_topic_defaults(values: dict[str, Any]) -> dict[str, tuple[str, Any]]:
 def _scaled(name: str, value: Any, factor: int) -> Any:
     if factor == 1:
         return value
-    try:
-        number = int(value)
-    except ValueError:
-        raise InvalidConfigError(f"{name}={value!r}: expected an integer") from None
+    if not _INTEGER.fullmatch(str(value).strip()):
+        raise InvalidConfigError(f"{name}={value!r}: expected an integer")
+    number = int(value)
     return number * factor if number >= 0 else number
