@@ -198,6 +198,20 @@ def test_the_values_of_all_sources_are_described_in_their_precedence(
             assert (found.config_source, found.value) == expected[0]
 
 
+def test_a_broker_starts_although_a_topic_contradicts_a_default_of_its_file(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path) as broker, Admin(broker.bootstrap_servers) as admin:
+        admin.create_topic("typed", schema="a INT")
+    with (
+        EmbeddedBroker(tmp_path, options={"compression.type": "gzip"}) as broker,
+        Admin(broker.bootstrap_servers) as admin,
+    ):
+        option = admin.describe_configs("typed")["compression.type"]
+        assert (option.value, option.source) == ("producer", "DEFAULT_CONFIG")
+        admin.create_topic("opaque")
+        option = admin.describe_configs("opaque")["compression.type"]
+        assert (option.value, option.source) == ("gzip", "STATIC_BROKER_CONFIG")
+
+
 def test_pools_of_threads_grow_and_shrink_while_calls_are_answered(module_broker: EmbeddedBroker, admin: Admin) -> None:
     broker = module_broker.server.broker
     pools = (broker.executors._io, broker.fsyncs._threads)

@@ -116,11 +116,13 @@ def _logger_entries() -> Iterator[pb.ConfigEntry]:
 def topic_entries(broker: Broker, name: str) -> Iterator[pb.ConfigEntry]:
     """Yield the options of a topic. Raises ``UnknownTopicOrPartitionError``."""
     topic, of_broker = broker.partitions.topic(name), _BrokerLayers.of(broker)
-    defaults = TopicConfig.load({}).options()
+    defaults, of_topics = TopicConfig.load({}).options(), broker.catalog.defaults.options()
     for option, value in topic.config.options().items():
         if option in TOPIC_DEFAULTS:
             broker_option = TOPIC_DEFAULTS[option][0][0]
             weaker = of_broker.synonyms(broker_option)
+            if option not in topic.overrides and value != of_topics[option]:
+                weaker = weaker[-1:]  # the broker's value contradicts the topic, which ignores it
         else:
             weaker = [_synonym(option, defaults[option], _DEFAULT)]
         own = [_synonym(option, value, _DYNAMIC_TOPIC)] if option in topic.overrides else []

@@ -82,7 +82,7 @@ class TopicCatalog:
         for topic in self._topics.values():
             refusal = _refusal(topic, defaults)
             if refusal and not _refusal(topic, self._defaults):
-                raise InvalidConfigError(f"topic {topic.name} cannot have this default: {refusal}. Set the topic's own")
+                raise InvalidConfigError(f"topic {topic.name} cannot have this default: {refusal}; set its own")
 
     def set_defaults(self, defaults: TopicConfig) -> list[TopicInfo]:
         """Set the default options. Return the topics whose configuration changed."""

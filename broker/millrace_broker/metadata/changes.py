@@ -105,7 +105,8 @@ class TopicChanges:
         """Create a topic. Return None if only validating.
 
         Raises ``InvalidTopicError``, ``TopicExistsError``, ``InvalidPartitionsError``,
-        ``InvalidReplicationFactorError``, ``InvalidReplicaAssignmentError``, ``InvalidConfigError``, ``SchemaError``.
+        ``InvalidReplicationFactorError``, ``InvalidReplicaAssignmentError``, ``InvalidConfigError``, ``SchemaError``,
+        ``PolicyViolationError`` for too many partitions.
         """
         assignment = self._check_new(spec)
         if validate_only:
@@ -153,7 +154,7 @@ class TopicChanges:
         """Raise a topic's number of partitions to ``count``. ``assignment`` sets the replicas of the new partitions.
 
         Raises ``InvalidPartitionsError`` unless the count grows, ``ReassignmentInProgressError``,
-        ``InvalidReplicaAssignmentError``.
+        ``InvalidReplicaAssignmentError``, ``PolicyViolationError`` for too many partitions.
         """
         self._topic(name)
         path = paths.topic_path(name)

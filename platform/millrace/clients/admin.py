@@ -80,7 +80,8 @@ class Admin(
         ``None`` with ``validate_only``, which only checks.
 
         Raises ``TopicExistsError``, ``InvalidTopicError``, ``InvalidPartitionsError``,
-        ``InvalidReplicationFactorError``, ``InvalidReplicaAssignmentError``, ``InvalidConfigError``, ``SchemaError``.
+        ``InvalidReplicationFactorError``, ``InvalidReplicaAssignmentError``, ``InvalidConfigError``, ``SchemaError``,
+        ``PolicyViolationError`` for too many partitions, and ``UsageError`` for a number that no request can hold.
         """
         arrow_schema = b""
         if schema is not None:

@@ -48,7 +48,7 @@ class InvalidConfigError(MillraceError):
 class PolicyViolationError(MillraceError):
     """The request violates a policy.
 
-    An example is the deletion of records in a topic that is only compacted.
+    Examples are the deletion of records in a topic that is only compacted, and a topic of more than 10,000 partitions.
     """
 
     code = 44
