@@ -116,6 +116,8 @@ def test_a_number_or_file_that_no_request_can_hold_is_refused(run: Run, tmp_path
         ("reassign", "generate", "--topics", "numbers", "--brokers", "²"),
         ("groups", "reset-offsets", "g", "-t", "numbers", "--by-duration", "P99999999D"),
         ("groups", "reset-offsets", "g", "--from-file", file),
+        ("groups", "list", "--state", "foo"),
+        ("groups", "list", "--type", "foo"),
         ("consume", "numbers", "--from", "²"),
         ("consume", "numbers", "--to", "²"),
     ):

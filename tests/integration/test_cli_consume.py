@@ -105,6 +105,7 @@ def test_a_group_commits_only_the_records_before_the_end(run: Run, topic: str, f
 def test_groups_are_listed_described_and_reset_by_commands(run: Run, topic: str, tmp_path: Path) -> None:
     run("consume", topic, "--group", "tool", "-f", "value")
     assert "tool" in run("groups", "list", "--state", "Empty")
+    assert "tool" in run("groups", "list", "--state", "empty", "--type", "Classic")
     described = run("groups", "describe", "tool")
     assert "LAG-BYTES" in described
     assert [row["lag"] for row in json.loads(run("groups", "describe", "tool", "--json"))] == [0, 0]

@@ -160,16 +160,25 @@ def test_an_election_of_an_unknown_type_is_refused(wire: KafkaWire, topic: str, 
 
 
 def test_a_client_that_looks_for_controllers_is_told_that_this_is_a_broker(wire: KafkaWire) -> None:
-    codes = [
+    answers = [
         wire.call(
             describe_cluster.DescribeClusterRequest(
                 include_cluster_authorized_operations=False, endpoint_type=endpoint_type
             ),
             1,
-        ).error_code
+        )
         for endpoint_type in (1, 2, 3)
     ]
-    assert codes == [0, _MISMATCHED_ENDPOINT_TYPE, _UNSUPPORTED_ENDPOINT_TYPE]
+    assert [each.error_code for each in answers] == [0, _MISMATCHED_ENDPOINT_TYPE, _UNSUPPORTED_ENDPOINT_TYPE]
+    assert [bool(each.error_message) for each in answers] == [False, True, True]
+
+
+def test_a_request_that_is_refused_as_a_whole_has_the_reason(wire: KafkaWire) -> None:
+    component = describe_client_quotas.ComponentData(entity_type="user", match_type=7, match=None)
+    request = describe_client_quotas.DescribeClientQuotasRequest(components=(component,), strict=False)
+    answer = wire.call(request, 1)
+    assert answer.error_code == InvalidRequestError.code
+    assert "match type 7 of user" in answer.error_message
 
 
 def test_a_cursor_before_the_first_partition_is_refused(wire: KafkaWire, topic: str) -> None:
@@ -318,6 +327,18 @@ def test_all_options_are_described_if_none_is_named(wire: KafkaWire, topic: str)
         (answer,) = wire.call(describe_configs.DescribeConfigsRequest(resources=(resource,)), 4).results
         counts.append(len(answer.configs))
     assert counts[0] == counts[1] > counts[2] == 1
+
+
+def test_an_option_of_a_broker_that_is_not_set_is_described_by_null(wire: KafkaWire) -> None:
+    names = ("ssl.keystore.location", "log.cleanup.policy", "num.partitions")
+    resource = describe_configs.DescribeConfigsResource(resource_type=4, resource_name="0", configuration_keys=names)
+    (answer,) = wire.call(
+        describe_configs.DescribeConfigsRequest(resources=(resource,), include_synonyms=True), 4
+    ).results
+    values = {each.name: (each.value, [synonym.value for synonym in each.synonyms]) for each in answer.configs}
+    assert values["ssl.keystore.location"] == (None, [None])
+    assert values["num.partitions"] == ("1", ["1"])
+    assert values["log.cleanup.policy"] == ("delete", ["delete"])
 
 
 @pytest.mark.parametrize(("version", "error"), [(8, UnsupportedVersionError), (9, StaleMemberEpochError)])

@@ -120,7 +120,7 @@ class KafkaCall:
         except Exception as error:  # noqa: BLE001 - every error becomes the call's response; unexpected ones are logged
             failure = known_error(error)
             _logger.debug("%s: %s", request.context, failure.message)
-            response = self.refuse(message, request.version, code_of(failure))
+            response = _explained(self.refuse(message, request.version, code_of(failure)), failure.message)
         if request.context.usage is not None:
             response = _throttled(response, request.context)
         if failure is not None and response is None:
@@ -148,6 +148,16 @@ class KafkaCall:
 def _handler(key: ApiKey) -> tuple[Handler, Refusal]:
     module = import_module(f"{__package__}.{key.name.lower()}")
     return module.handle, module.refuse
+
+
+def _explained(response: Message | None, text: str) -> Message | None:
+    """Return a response with the text of its error, if it has one error for the whole request."""
+    present: object = getattr(response, "error_message", text)
+    if response is None or present:
+        return response
+    changed: Any = replace(response)  # the class of each call declares the field
+    changed.error_message = text
+    return changed  # type: ignore[no-any-return]
 
 
 def _throttled(response: Message | None, context: RequestContext) -> Message | None:

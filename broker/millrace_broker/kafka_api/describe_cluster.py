@@ -23,9 +23,9 @@ _UNSUPPORTED_ENDPOINT_TYPE: Final = 115
 async def handle(message: DescribeClusterRequest, request: KafkaRequest) -> DescribeClusterResponse:
     """Describe the live brokers. There are no other ones, and no controllers apart from brokers."""
     if message.endpoint_type == _CONTROLLERS:  # a client with bootstrap.controllers
-        return refuse(message, request.version, _MISMATCHED_ENDPOINT_TYPE)
+        return _refused(_MISMATCHED_ENDPOINT_TYPE, "this is a broker and no controller: set bootstrap.servers")
     if message.endpoint_type != _BROKERS:
-        return refuse(message, request.version, _UNSUPPORTED_ENDPOINT_TYPE)
+        return _refused(_UNSUPPORTED_ENDPOINT_TYPE, f"endpoint type {message.endpoint_type} is none of 1 and 2")
     broker = request.broker
     return DescribeClusterResponse(
         throttle_time_ms=0,
@@ -45,6 +45,15 @@ async def handle(message: DescribeClusterRequest, request: KafkaRequest) -> Desc
 
 def refuse(message: DescribeClusterRequest, version: int, error_code: int) -> DescribeClusterResponse:
     """Answer with the error."""
+    return _refused(error_code)
+
+
+def _refused(error_code: int, text: str | None = None) -> DescribeClusterResponse:
     return DescribeClusterResponse(
-        throttle_time_ms=0, error_code=error_code, endpoint_type=_BROKERS, cluster_id="", brokers=()
+        throttle_time_ms=0,
+        error_code=error_code,
+        error_message=text,
+        endpoint_type=_BROKERS,
+        cluster_id="",
+        brokers=(),
     )

@@ -6,6 +6,7 @@ The call returns options of topics, brokers and groups, with their sources.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from millrace.kafka_protocol.calls.describe_configs import (
     DescribeConfigsRequest,
@@ -21,6 +22,9 @@ from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.configs import SOURCES, is_read_only, resource, type_of
 from millrace_broker.kafka_api.error_codes import code_of, text_of
 from millrace_broker.kafka_api.hash_order import capacity_of, in_hash_order
+
+_EMPTY_IN_KAFKA: Final = frozenset(("authorizer.class.name", "log.cleanup.policy", "ssl.cipher.suites"))
+"""Broker options that Kafka may describe by an empty text."""
 
 
 async def handle(message: DescribeConfigsRequest, request: KafkaRequest) -> DescribeConfigsResponse:
@@ -60,13 +64,13 @@ def _in_order(entries: Sequence[pb.ConfigEntry]) -> list[pb.ConfigEntry]:
 def _option(kind: int, entry: pb.ConfigEntry, message: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
     synonyms = tuple(
         DescribeConfigsSynonym(
-            name=each.name, value=None if entry.is_sensitive else each.value, source=SOURCES.get(each.source, 0)
+            name=each.name, value=_value(kind, entry, each.value), source=SOURCES.get(each.source, 0)
         )
         for each in entry.synonyms
     )
     return DescribeConfigsResourceResult(
         name=entry.name,
-        value=None if entry.is_sensitive else entry.value,
+        value=_value(kind, entry, entry.value),
         read_only=is_read_only(kind, entry.name),
         config_source=SOURCES.get(entry.source, 0),
         is_sensitive=entry.is_sensitive,
@@ -74,6 +78,12 @@ def _option(kind: int, entry: pb.ConfigEntry, message: DescribeConfigsRequest) -
         config_type=type_of(kind, entry.name),
         documentation=entry.documentation if message.include_documentation else None,
     )
+
+
+def _value(kind: int, entry: pb.ConfigEntry, text: str) -> str | None:
+    """Return a value as Kafka answers it: null for a secret, and for a broker's option that is not set."""
+    is_unset = not text and kind == pb.BROKER and entry.name not in _EMPTY_IN_KAFKA
+    return None if entry.is_sensitive or is_unset else text
 
 
 def refuse(message: DescribeConfigsRequest, version: int, error_code: int) -> DescribeConfigsResponse:

@@ -21,9 +21,14 @@ from millrace.cli.position_options import (
 from millrace.errors import GroupIdNotFoundError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from millrace.clients import Admin
 
 app = command_group("List, describe, reset and delete consumer groups and share groups.")
+
+_STATES = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Stable", "Empty", "Dead")
+_TYPES = ("classic", "consumer", "share")
 
 Groups = Annotated[list[str] | None, typer.Argument(metavar="GROUP...", help="Groups.")]
 AllGroups = Annotated[bool, typer.Option("--all-groups", help="All groups.")]
@@ -37,7 +42,7 @@ TopicsOption = Annotated[
 def list_groups(
     state: Annotated[list[str] | None, typer.Option(help="Only groups in this state: Stable, Empty...")] = None,
     group_type: Annotated[
-        list[str] | None, typer.Option("--type", help="Only groups of these types: classic, share.")
+        list[str] | None, typer.Option("--type", help="Only groups of these types: classic, consumer, share.")
     ] = None,
     as_json: AsJson = False,
     bootstrap_server: BootstrapServer = None,
@@ -53,6 +58,8 @@ def list_groups(
     """
     from millrace.cli.output import print_json, print_table
 
+    _check_known("--state", state, _STATES)
+    _check_known("--type", group_type, _TYPES)
     with admin_client(bootstrap_server, client_config) as admin:
         groups = admin.list_groups(states=state or (), types=group_type or ())
     if as_json:
@@ -67,6 +74,13 @@ def list_groups(
             ["GROUP", "TYPE", "PROTOCOL", "STATE"],
             [(group.group_id, group.type, group.protocol_type or "-", group.state) for group in groups],
         )
+
+
+def _check_known(option: str, values: Sequence[str] | None, known: Sequence[str]) -> None:
+    """Raise ``UsageError`` for a value that no group has. Upper and lower case are equal, as in Kafka's tool."""
+    for value in values or ():
+        if value.casefold() not in map(str.casefold, known):
+            raise UsageError(f"{option} {value}: expected one of {', '.join(known)}")
 
 
 @app.command()
