@@ -127,7 +127,7 @@ def test_the_deletion_of_an_option_that_no_topic_has_changes_nothing(
     create_topic(module_broker, topic, retention_ms="60000")
     deleted = [
         ConfigEntry(name, None, incremental_operation=AlterConfigOpType.DELETE)
-        for name in ("preallocate", "retention.ms")
+        for name in ("message.format.version", "retention.ms")
     ]
     wanted = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=deleted)
     client.incremental_alter_configs([wanted])[wanted].result(STALL_S)

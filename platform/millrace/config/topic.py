@@ -158,6 +158,9 @@ class TopicConfig(Config):
     file_delete_delay_ms: Int64 = Field(
         60_000, description="Time between the removal of a segment from the log and the deletion of its file."
     )
+    preallocate: bool = Field(
+        False, description="Whether Kafka allocates the file of a segment at its creation. It has no effect here."
+    )
     cleanup_policy: str = Field(
         DELETE,
         description="Policy for old records: delete, compact (the last record of each key stays), or both. Empty: all "

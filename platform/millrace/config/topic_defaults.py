@@ -40,6 +40,7 @@ TOPIC_DEFAULTS: Final[dict[str, tuple[tuple[str, int], ...]]] = {
     "min.compaction.lag.ms": (("log.cleaner.min.compaction.lag.ms", 1),),
     "max.compaction.lag.ms": (("log.cleaner.max.compaction.lag.ms", 1),),
     "delete.retention.ms": (("log.cleaner.delete.retention.ms", 1),),
+    "preallocate": (("log.preallocate", 1),),
     "min.insync.replicas": (("min.insync.replicas", 1),),
     "unclean.leader.election.enable": (("unclean.leader.election.enable", 1),),
     "schema.compatibility": (("schema.compatibility", 1),),
