@@ -1,9 +1,13 @@
 """Decoding of JSON objects to columns, in bulk with Arrow's reader.
 
 Each payload becomes ``{"v":<payload>}``, so that an incomplete value fails there and cannot extend into the next
-payload. If Arrow's reader fails, or accepts values that JSON does not have (NaN), the decoder tries fewer rows. The
-row that the error names, or a small remainder, is read one by one, which determines the result and the fault. Maps,
-which Arrow's reader does not support, are always read one by one.
+payload. The payload ``{},"x":1`` would be a valid property, and its ``x`` a further one. Therefore every property must
+be a column. If some are not, the payloads must also be valid as elements, ``{"v":[<payload>]}``, which ``{},"x":1`` is
+not.
+
+If Arrow's reader fails, or accepts values that JSON does not have (NaN), the decoder tries fewer rows. The row that the
+error names, or a small remainder, is read one by one, which determines the result and the fault. Maps, which Arrow's
+reader does not support, are always read one by one.
 """
 
 from __future__ import annotations
@@ -25,8 +29,11 @@ _ONE_BY_ONE: Final = 16
 """Number of rows that are read one by one, because that costs as much as a bulk attempt."""
 
 _ROW: Final = re.compile(r"in row (\d+)\s*$")
-_PREFIX: Final = b'{"v":'
-_SUFFIX: Final = b"}\n"
+_UNEXPECTED: Final = "unexpected field"
+_MORE: Final = re.compile(rb'\}\s*,\s*"')
+"""A property after the end of an object. Every payload that adds properties has one."""
+_PROPERTY: Final = (b'{"v":', b"}\n")
+_ELEMENT: Final = (b'{"v":[', b"]}\n")
 _NOTHING: Final = b""
 
 
@@ -86,31 +93,52 @@ class JsonReader:
 
 def _read(payloads: pa.Array, schema: pa.Schema) -> tuple[pa.Array | None, int | None]:
     """Read all payloads at once; returns None if one is invalid, and its row if Arrow names it."""
-    physical = pa.struct([_physical(field) for field in schema])
     try:
         payloads.cast(pa.string())
-        lines = pc.binary_join_element_wise(_PREFIX, payloads, _SUFFIX, _NOTHING)
-        text = lines.buffers()[2]
-        table = pj.read_json(
-            pa.BufferReader(text),
-            pj.ReadOptions(use_threads=False, block_size=max(text.size, 1 << 16)),
-            pj.ParseOptions(
-                explicit_schema=pa.schema([("v", physical)]),
-                unexpected_field_behavior="ignore",
-                newlines_in_values=True,
-            ),
-        )
-        if table.num_rows != len(payloads):
-            return None, None
-        column = table.column(0)
-        array = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
-        if array.null_count:
+        array = _parsed(payloads, schema)
+        if array is None or array.null_count:
             return None, None
         fields = [_converted(part, field) for part, field in zip(array.flatten(), schema, strict=True)]
         return pa.StructArray.from_arrays(fields, fields=_nullable(list(schema))), None
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, _GiveUpError) as error:
         found = _ROW.search(str(error))
         return None, int(found[1]) if found is not None and int(found[1]) < len(payloads) else None
+
+
+def _parsed(payloads: pa.Array, schema: pa.Schema) -> pa.Array | None:
+    """Return the objects with columns as Arrow's reader takes them; None unless each payload is one value."""
+    wrapped = pa.schema([("v", pa.struct([_physical(field) for field in schema]))])
+    text = _wrapped(payloads, *_PROPERTY)
+    try:
+        table = _table(text, wrapped, "error")
+    except pa.ArrowInvalid as error:
+        if _UNEXPECTED not in str(error):
+            raise
+        table = _table(text, wrapped, "ignore")
+        if _MORE.search(text) and _elements(payloads) != len(payloads):
+            return None
+    if table.num_rows != len(payloads):
+        return None
+    column = table.column(0)
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+
+
+def _elements(payloads: pa.Array) -> int:
+    """Return the number of arrays of one element or more. Raises ``pa.ArrowInvalid`` for what is no array."""
+    rows: int = _table(_wrapped(payloads, *_ELEMENT), pa.schema([]), "ignore").num_rows
+    return rows
+
+
+def _wrapped(payloads: pa.Array, prefix: bytes, suffix: bytes) -> pa.Buffer:
+    return pc.binary_join_element_wise(prefix, payloads, suffix, _NOTHING).buffers()[2]
+
+
+def _table(text: pa.Buffer, schema: pa.Schema, unexpected: str) -> pa.Table:
+    return pj.read_json(
+        pa.BufferReader(text),
+        pj.ReadOptions(use_threads=False, block_size=max(text.size, 1 << 16)),
+        pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected, newlines_in_values=True),
+    )
 
 
 class _GiveUpError(Exception):

@@ -48,7 +48,9 @@ _nullable = {
     ),
 }
 _objects = st.fixed_dictionaries(
-    {"l": st.integers(-(2**63), 2**63 - 1)}, optional={name: st.none() | each for name, each in _nullable.items()}
+    {"l": st.integers(-(2**63), 2**63 - 1)},
+    optional={name: st.none() | each for name, each in _nullable.items()}
+    | {"unknown": st.sampled_from([1, "a", [{"l": 1}, 2], {"l": {}, "x": []}])},
 )
 _payloads = st.tuples(_objects, st.booleans(), st.sampled_from([None, 1])).map(
     lambda each: json.dumps(each[0], ensure_ascii=each[1], indent=each[2]).encode()
@@ -80,9 +82,10 @@ def test_at_once_and_one_by_one_are_the_same(payloads: list[bytes]) -> None:
         assert {name: row[name] for name in "btilds"} == {name: sent.get(name) for name in "btilds"}
 
 
-_broken = st.sampled_from(
+BROKEN = (
     [b"", b" ", b"{", b"}", b'{"l":', b"1}", b'{"l":1}}', b'{"l":1}{"l":2}', b'{"l":1},{"l":2}', b"null", b"[]", b"3",
-     b'{"l":1},"v":{"l":2}', b'{"l":1}}\n{"v":{"l":2}', b'{"l":"1"}', b'{"l":null}', b"{}",
+     b'{"l":1},"v":{"l":2}', b'{"l":1}}\n{"v":{"l":2}',
+     b'{"l":1},"x":"lost"', b'{"o":{}}\n, "l":1', b'{"l":1}],"x":[{"l":2}', b'{"l":"1"}', b'{"l":null}', b"{}",
      b'{"l":1,"d":NaN}', b'{"l":1,"d":1e999}', b'{"l":1,"f":1e300}', b'{"l":1,"t":300}',
      b'{"l":1,"s":5}', b'{"l":1,"s":"\xff"}', b'{"l":1,"s":"\\ud800"}',
      b'{"l":1,"s":"a\nb"}',
@@ -92,8 +95,15 @@ _broken = st.sampled_from(
 )  # fmt: skip
 
 
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_broken_payload_among_valid_ones_is_refused(broken: bytes) -> None:
+    rows, faults = _read([b'{"l":1,"more":{}}', *[b'{"l":1}'] * 20, broken])
+    assert list(faults) == [21]
+    assert rows[:21] == _read([b'{"l":1}'])[0] * 21
+
+
 @settings(max_examples=60)
-@given(st.lists(st.tuples(_payloads, st.none() | _broken), min_size=18, max_size=40))
+@given(st.lists(st.tuples(_payloads, st.none() | st.sampled_from(BROKEN)), min_size=18, max_size=40))
 def test_a_broken_payload_affects_no_other(pairs: list[tuple[bytes, bytes | None]]) -> None:
     payloads = [broken if broken is not None else good for good, broken in pairs]
     rows, faults = _read(payloads)
