@@ -5,6 +5,7 @@
 * ``registry``            registered schemas with their references
 * ``wire``              a position in each of many payloads, and bulk reads of integers, text and bytes
 * ``avro, protobuf``    reading, one field of all payloads at a time; ``numbers`` converts numbers to column types
+* ``avro_resolution``   fields and defaults of the reader's Avro schema
 * ``json_objects``      JSON with Arrow's reader; ``json_values`` reads one value at a time where Arrow's reader fails
 * ``avro_writing, protobuf_writing, json_writing``  writing, one field of all rows at a time, with ``arrays``
 """

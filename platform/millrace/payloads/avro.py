@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pat
 
+from millrace.payloads.arrays import retyped
 from millrace.payloads.numbers import decimals, from_words, uuid_text
 from millrace.payloads.wire import TRUNCATED, Cursor, Longs, lists, scatter
 from millrace.schemas.avro import AvroNames, AvroSchema, avro_type, load_avro
@@ -35,7 +36,8 @@ class AvroReader:
     """Reader of payloads that were written with one schema. ``schema`` is that of the result."""
 
     schema: pa.Schema
-    _read: Reader
+    read_struct: Reader
+    """Function that reads a record of each payload, and leaves surplus bytes."""
 
     @classmethod
     def of(cls, writer_schema: str, references: dict[str, str] | None = None) -> AvroReader:
@@ -44,18 +46,19 @@ class AvroReader:
 
         schema, names = load_avro(writer_schema, references)
         columns = parse_avro(writer_schema, references)
-        return cls(columns, _reader(schema, names, ""))
+        return cls(columns, reader_of(schema, names, ""))
 
     def read(self, cursor: Cursor) -> pa.RecordBatch:
         """Read a record of each payload; surplus bytes are a fault."""
-        struct = self._read(cursor)
+        struct = self.read_struct(cursor)
         left = cursor.position < cursor.end
         if left.any():
             cursor.fail(left, "the record ends before the payload: it was written with another schema")
         return pa.RecordBatch.from_arrays(struct.flatten(), names=self.schema.names)
 
 
-def _reader(schema: AvroSchema, names: AvroNames, path: str) -> Reader:
+def reader_of(schema: AvroSchema, names: AvroNames, path: str) -> Reader:
+    """Create a reader of one value of each payload; ``path`` is for messages. Raises ``SchemaError``."""
     schema = names.resolve(schema)
     if isinstance(schema, list):
         return _union(schema, names, path)
@@ -113,7 +116,7 @@ def _enum(symbols: list[str], path: str) -> Reader:
 
 def _record(schema: dict[str, Any], names: AvroNames, path: str) -> Reader:
     prefix = f"{path}." if path else ""
-    readers = [_reader(each["type"], names, prefix + each["name"]) for each in schema["fields"]]
+    readers = [reader_of(each["type"], names, prefix + each["name"]) for each in schema["fields"]]
     fields = list(avro_type(schema, names, path))
 
     def read(cursor: Cursor) -> pa.Array:
@@ -124,7 +127,7 @@ def _record(schema: dict[str, Any], names: AvroNames, path: str) -> Reader:
 
 def _union(schemas: list[Any], names: AvroNames, path: str) -> Reader:
     data_type = avro_type(schemas, names, path)
-    readers = {number: _reader(each, names, path) for number, each in enumerate(schemas) if each != "null"}
+    readers = {number: reader_of(each, names, path) for number, each in enumerate(schemas) if each != "null"}
     is_struct = len(readers) > 1 and data_type not in (pa.int64(), pa.float64())
 
     def read(cursor: Cursor) -> pa.Array:
@@ -151,11 +154,11 @@ def _union(schemas: list[Any], names: AvroNames, path: str) -> Reader:
 
 def _array(schema: dict[str, Any], names: AvroNames, path: str) -> Reader:
     data_type = avro_type(schema, names, path)
-    item = _reader(schema["items"], names, f"{path}.element")
+    item = reader_of(schema["items"], names, f"{path}.element")
 
     def read(cursor: Cursor) -> pa.Array:
         values, offsets = _items(cursor, item, data_type.value_type, path)
-        return pa.ListArray.from_arrays(offsets, values.cast(data_type.value_type), type=data_type)
+        return pa.ListArray.from_arrays(offsets, retyped(values, data_type.value_type), type=data_type)
 
     return read
 
@@ -163,11 +166,13 @@ def _array(schema: dict[str, Any], names: AvroNames, path: str) -> Reader:
 def _map(schema: dict[str, Any], names: AvroNames, path: str) -> Reader:
     data_type = avro_type(schema, names, path)
     entry = pa.struct([("key", pa.string()), ("value", data_type.item_type)])
-    value = _reader(schema["values"], names, f"{path}.value")
+    value = reader_of(schema["values"], names, f"{path}.value")
     key = _primitive("string", {}, pa.string(), f"{path}.key")
 
     def pair(cursor: Cursor) -> pa.Array:
-        return pa.StructArray.from_arrays([key(cursor), value(cursor).cast(data_type.item_type)], fields=list(entry))
+        return pa.StructArray.from_arrays(
+            [key(cursor), retyped(value(cursor), data_type.item_type)], fields=list(entry)
+        )
 
     def read(cursor: Cursor) -> pa.Array:
         entries, offsets = _items(cursor, pair, entry, path)

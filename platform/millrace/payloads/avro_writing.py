@@ -19,6 +19,7 @@ import pyarrow.types as pat
 from millrace.errors import SchemaError
 from millrace.payloads.arrays import entry_lists, fixed_width, joined, joined_lists, zigzags
 from millrace.payloads.avro import TICKS
+from millrace.payloads.avro_resolution import default_bytes
 from millrace.payloads.numbers import big_endian
 from millrace.payloads.wire import scatter
 from millrace.schemas.avro import AvroNames, AvroSchema, avro_type, load_avro
@@ -180,13 +181,7 @@ def _default(field: dict[str, Any], names: AvroNames, path: str) -> bytes:
         return _mark(branches.index("null")) if isinstance(schema, list) else b""
     if "default" not in field:
         raise SchemaError(f"the Avro schema has the field {path} without null and default, and no column has this name")
-    wanted = avro_type(schema, names, path)
-    try:
-        default = pa.array([field["default"]]).cast(wanted)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise SchemaError(f"the default of the field {path} in the Avro schema is no column value: {error}") from None
-    encoded: bytes = _writer(schema, names, wanted, path)(default)[0].as_py()
-    return encoded
+    return default_bytes(field, names, path)
 
 
 def _union(schemas: list[Any], names: AvroNames, data_type: pa.DataType, path: str) -> Writer:

@@ -19,6 +19,7 @@ import pyarrow as pa
 from millrace.config.topic import Framing
 from millrace.errors import MillraceError, SchemaError, UnknownSchemaError
 from millrace.payloads.avro import AvroReader
+from millrace.payloads.avro_resolution import resolved
 from millrace.payloads.json_objects import JsonReader
 from millrace.payloads.protobuf import ProtobufReader
 from millrace.payloads.wire import Cursor, Faults, Longs
@@ -71,15 +72,6 @@ class PayloadSchema:
             return parse_json_schema(self.text, self.references)
         return parse_protobuf(ProtoFile(self.prepared().compiled), self.message)
 
-    def defaults(self) -> dict[str, Any]:
-        """Return Avro's default values of columns, for records of writers that did not know these columns."""
-        if self.kind is not PayloadKind.AVRO:
-            return {}
-        import json
-
-        fields = json.loads(self.text).get("fields", [])
-        return {each["name"]: each["default"] for each in fields if each.get("default") is not None}
-
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
@@ -111,7 +103,6 @@ class PayloadDecoder:
     ) -> None:
         self._wanted: Final = wanted.prepared()
         self._columns: Final = wanted.columns() if columns is None else columns
-        self._defaults: Final = wanted.defaults()
         self._framing: Final = framing
         self._schema_of: Final = schema_of
         self._writers: Final[dict[int, PayloadSchema]] = {}
@@ -199,6 +190,8 @@ class PayloadDecoder:
         made: AvroReader | ProtobufReader
         if writer.kind is PayloadKind.AVRO:
             made = AvroReader.of(writer.text, dict(writer.references))
+            if writer is not self._wanted:
+                made = resolved(made, self._wanted.text, self._wanted.references)
         else:
             file = ProtoFile(writer.compiled)
             message = file.message_at(indexes) if indexes else file.message(writer.message)
@@ -226,9 +219,6 @@ class PayloadDecoder:
             at = batch.schema.get_field_index(each.name)
             if at >= 0:
                 arrays.append(_promoted(batch.column(at), each, faults))
-            elif each.name in self._defaults:
-                default = pa.scalar(self._defaults[each.name])
-                arrays.append(pa.repeat(default, batch.num_rows).cast(each.type))
             elif each.nullable:
                 arrays.append(pa.nulls(batch.num_rows, each.type))
             else:

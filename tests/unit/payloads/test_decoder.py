@@ -5,9 +5,11 @@ Payloads are bare or framed.
 
 from __future__ import annotations
 
+import datetime
 import io
 import json
 import struct
+from decimal import Decimal
 from typing import Any
 
 import fastavro
@@ -15,8 +17,9 @@ import pyarrow as pa
 import pytest
 
 from millrace.errors import BrokerUnavailableError, UnknownSchemaError
-from millrace.payloads import Framing, PayloadDecoder, PayloadKind, PayloadSchema
+from millrace.payloads import Decoded, Framing, PayloadDecoder, PayloadKind, PayloadSchema
 
+UTC = datetime.UTC
 OLD = {"type": "record", "name": "O", "fields": [{"name": "id", "type": "int"}, {"name": "gone", "type": "string"}]}
 NEW = {
     "type": "record",
@@ -83,6 +86,107 @@ def test_each_payload_is_read_by_its_writers_schema() -> None:
         6: "schema 3: column id is STRING, but BIGIN",
         7: "gone: it ends in the middle of a value",
     }
+
+
+def _resolved(written: Any, wanted: Any, *values: Any) -> Decoded:
+    """Write values as records with one field ``x``, and read them with another schema."""
+    writer = {"type": "record", "name": "O", "fields": [{"name": "id", "type": "int"}, *written]}
+    reader = {"type": "record", "name": "O", "fields": wanted}
+    decoder = PayloadDecoder(_schema(reader), Framing.CONFLUENT, _registry({1: _schema(writer)}))
+    records = [_framed(1, _avro(writer, {"id": 1, "x": value})) for value in values]
+    return decoder.decode(pa.array(records, pa.binary()))
+
+
+@pytest.mark.parametrize(
+    ("field_type", "default", "value"),
+    [
+        ("boolean", True, True),
+        ("int", -70_000, -70_000),
+        ("long", 2**63 - 1, 2**63 - 1),
+        ("float", 1.5, 1.5),
+        ("double", 3, 3.0),
+        ("bytes", "\u00ff", b"\xff"),
+        ("string", "\u00ff", "\u00ff"),
+        ({"type": "fixed", "name": "F", "size": 2}, "\u0000\u0080", b"\0\x80"),
+        ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, "B", "B"),
+        ({"type": "int", "logicalType": "date"}, 19_000, datetime.date(2022, 1, 8)),
+        ({"type": "int", "logicalType": "time-millis"}, 1_000, datetime.time(0, 0, 1)),
+        ({"type": "long", "logicalType": "time-micros"}, 5, datetime.time(0, 0, 0, 5)),
+        ({"type": "long", "logicalType": "timestamp-millis"}, 86_400_000, datetime.datetime(1970, 1, 2, tzinfo=UTC)),
+        ({"type": "long", "logicalType": "timestamp-micros"}, 5, datetime.datetime(1970, 1, 1, 0, 0, 0, 5, tzinfo=UTC)),
+        ({"type": "long", "logicalType": "local-timestamp-millis"}, 5_000, datetime.datetime(1970, 1, 1, 0, 0, 5)),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}, "\u0001\u0000", Decimal("2.56")),
+        ({"type": "array", "items": "long"}, [1, 2], [1, 2]),
+        ({"type": "array", "items": "long"}, [], []),
+        ({"type": "map", "values": "bytes"}, {"a": "\u00ff"}, [("a", b"\xff")]),
+        ({"type": "map", "values": "long"}, {}, []),
+        (["long", "null"], 3, 3),
+        (["null", "string"], "x", "x"),
+        (
+            {"type": "record", "name": "N", "fields": [
+                {"name": "a", "type": "int"}, {"name": "b", "type": ["null", "int"], "default": None}]},
+            {"a": 5}, {"a": 5, "b": None},
+        ),
+    ],
+)  # fmt: skip
+def test_a_field_that_the_writer_lacks_has_the_default_of_the_readers_schema(
+    field_type: Any, default: Any, value: Any
+) -> None:
+    decoded = _resolved([], [{"name": "x", "type": field_type, "default": default}], None, None)
+    assert decoded.faults == {}
+    decoded.columns.validate(full=True)
+    assert decoded.columns.column("x").to_pylist() == [value] * 2
+
+
+def _nested(name: str, *fields: str, default: Any = None) -> dict[str, Any]:
+    added = [] if default is None else [{"name": "new", "type": "string", "default": default}]
+    return {"type": "record", "name": name, "fields": [*({"name": each, "type": "int"} for each in fields), *added]}
+
+
+@pytest.mark.parametrize(
+    ("wrap", "values", "expected"),
+    [
+        (lambda inner: inner, [{"a": 1, "b": 2}], [{"b": 2, "new": "-"}]),
+        (lambda inner: ["null", inner], [None, {"a": 1, "b": 2}], [None, {"b": 2, "new": "-"}]),
+        (
+            lambda inner: {"type": "array", "items": ["null", inner]},
+            [[], [None, {"a": 1, "b": 2}], [{"a": 3, "b": 4}]],
+            [[], [None, {"b": 2, "new": "-"}], [{"b": 4, "new": "-"}]],
+        ),
+        (
+            lambda inner: ["null", {"type": "map", "values": inner}],
+            [None, {}, {"k": {"a": 1, "b": 2}}],
+            [None, [], [("k", {"b": 2, "new": "-"})]],
+        ),
+    ],
+)
+def test_fields_of_nested_records_have_the_readers_defaults(wrap: Any, values: list[Any], expected: list[Any]) -> None:
+    wanted = [{"name": "x", "type": wrap(_nested("N", "b", default="-"))}]
+    decoded = _resolved([{"name": "x", "type": wrap(_nested("N", "a", "b"))}], wanted, *values)
+    assert decoded.faults == {}
+    decoded.columns.validate(full=True)
+    assert decoded.columns.column("x").to_pylist() == expected
+
+
+@pytest.mark.parametrize(
+    ("field_type", "default"),
+    [
+        ("int", 2**31),
+        ("bytes", "\u0100"),
+        ({"type": "fixed", "name": "F", "size": 2}, "\u0000"),
+        ({"type": "enum", "name": "E", "symbols": ["A"], "default": "A"}, "B"),
+        ({"type": "int", "logicalType": "time-millis"}, -1),
+        ({"type": "array", "items": "int"}, ["1"]),
+        ({"type": "map", "values": "int"}, {"a": None}),
+        (["null", {"type": "array", "items": "boolean"}], ["x"]),
+        ({"type": "record", "name": "N", "fields": [{"name": "a", "type": "int"}]}, {}),
+    ],
+)
+def test_a_default_that_its_field_cannot_have_is_named_as_the_fault(field_type: Any, default: Any) -> None:
+    decoded = _resolved([], [{"name": "x", "type": field_type, "default": default}], None)
+    assert list(decoded.faults) == [0]
+    assert "default" in decoded.faults[0]
+    assert "x" in decoded.faults[0]
 
 
 def test_a_registry_that_does_not_answer_is_no_fault_of_a_payload() -> None:

@@ -31,6 +31,7 @@ JSON, AVRO, PROTOBUF, RAW = (
     KafkaValueFormat.PROTOBUF,
     KafkaValueFormat.RAW,
 )
+UTC = datetime.UTC
 VALUE_FORMATS = [JSON, AVRO, PROTOBUF]
 
 COLUMNS = (
@@ -288,6 +289,27 @@ def test_nested_nulls_are_found_where_the_writer_allows_them() -> None:
     assert decoded.columns.schema == schema
     assert decoded.columns.to_pylist() == [{"o": {"x": 1}, "v": None}, {"o": None, "v": None}]
     decoded.columns.validate(full=True)
+
+
+@pytest.mark.parametrize(
+    ("field_type", "default", "value"),
+    [
+        ("bytes", "\u00ff", b"\xff"),
+        ({"type": "long", "logicalType": "timestamp-millis"}, 1, datetime.datetime(1970, 1, 1, 0, 0, 0, 1000, UTC)),
+        ({"type": "int", "logicalType": "date"}, 1, datetime.date(1970, 1, 2)),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}, "\u0001", Decimal("0.01")),
+        ({"type": "map", "values": "long"}, {"a": 1}, {"a": 1}),
+    ],
+)
+def test_an_avro_field_that_is_no_column_is_written_with_its_default(field_type: Any, default: Any, value: Any) -> None:
+    fields = [{"name": "id", "type": "long"}, {"name": "x", "type": field_type, "default": default}]
+    text = json.dumps({"type": "record", "name": "R", "fields": fields})
+    schema = parse_ddl("id BIGINT NOT NULL")
+    payload_schema = PayloadSchema(kind=PayloadKind.AVRO, text=text)
+    codec = RecordCodec(schema, (), PayloadFormat(value=AVRO, schema_id=1), lambda schema_id: payload_schema)
+    [written] = codec.encode(_batch([{"id": 5}], schema), None)[1].to_pylist()
+    parsed = fastavro.parse_schema(json.loads(text))
+    assert fastavro.schemaless_reader(io.BytesIO(written), parsed, None) == {"id": 5, "x": value}
 
 
 REGISTERED = {
