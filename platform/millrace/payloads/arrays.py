@@ -10,6 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pat
 
+_DAYS: Final = (-719_162, 2_932_896)
+"""First day of year 1 and last day of year 9999, from 1970 on."""
+_MICROSECONDS: Final = (_DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1)
 _VARINT_BYTES_MAX: Final = 10
 _U: Final = [np.uint64(number) for number in range(64)]
 
@@ -55,6 +58,13 @@ def varints(values: npt.NDArray[np.uint64]) -> pa.BinaryArray:
     offsets = np.zeros(len(values) + 1, np.int32)
     np.cumsum(sizes, out=offsets[1:])
     return pa.Array.from_buffers(pa.binary(), len(values), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def has_other_years(array: pa.Array) -> bool:
+    """Return whether a date or timestamp is outside the years 1 to 9999, which ISO 8601 and Python have."""
+    number, least, most = (pa.int32(), *_DAYS) if pat.is_date(array.type) else (pa.int64(), *_MICROSECONDS)
+    found = pc.min_max(array.view(number))
+    return array.null_count < len(array) and (found["min"].as_py() < least or found["max"].as_py() > most)
 
 
 def fixed_width(array: pa.Array) -> pa.BinaryArray:

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 import pyarrow.types as pat
 
+from millrace.payloads.arrays import has_other_years
 from millrace.payloads.json_values import NotAValueError, parse_json, struct_of, value_of
 from millrace.schemas.types import DECIMAL_MAX_PRECISION, DURATION
 
@@ -32,6 +33,7 @@ _ROW: Final = re.compile(r"in row (\d+)\s*$")
 _UNEXPECTED: Final = "unexpected field"
 _MORE: Final = re.compile(rb'\}\s*,\s*"')
 """A property after the end of an object. Every payload that adds properties has one."""
+_NO_NUMBER: Final = re.compile(rb"[:,\[]\s*-?(?:NaN|Inf)")
 _PROPERTY: Final = (b'{"v":', b"}\n")
 _ELEMENT: Final = (b'{"v":[', b"]}\n")
 _NOTHING: Final = b""
@@ -115,12 +117,19 @@ def _parsed(payloads: pa.Array, schema: pa.Schema) -> pa.Array | None:
         if _UNEXPECTED not in str(error):
             raise
         table = _table(text, wrapped, "ignore")
+        if _has_no_number(text.to_pybytes()):
+            return None
         if _MORE.search(text) and _elements(payloads) != len(payloads):
             return None
     if table.num_rows != len(payloads):
         return None
     column = table.column(0)
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+
+
+def _has_no_number(text: bytes) -> bool:
+    """Return whether a value may be one of Arrow's floats without a number, also in a property that is no column."""
+    return (b"NaN" in text or b"Inf" in text) and _NO_NUMBER.search(text) is not None
 
 
 def _elements(payloads: pa.Array) -> int:
@@ -192,7 +201,10 @@ def _converted(array: pa.Array, field: pa.Field) -> pa.Array:
     if pat.is_timestamp(data_type) and pc.any(pc.not_equal(pc.utf8_slice_codeunits(array, 10, 11), "T")).as_py():
         # Arrow also accepts dates and blanks.
         raise _GiveUpError
-    return array if array.type == data_type else array.cast(data_type)
+    array = array if array.type == data_type else array.cast(data_type)
+    if (pat.is_timestamp(data_type) or pat.is_date(data_type)) and has_other_years(array):
+        raise _GiveUpError
+    return array
 
 
 def _struct(array: pa.Array, data_type: pa.DataType) -> pa.Array:

@@ -12,8 +12,8 @@ import base64
 import binascii
 import json
 import re
-from datetime import date, datetime, timedelta
-from decimal import Decimal, DecimalException
+from datetime import UTC, date, datetime, timedelta
+from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
 from typing import Any, Final
 
 import pyarrow as pa
@@ -23,11 +23,14 @@ from millrace.schemas.types import DURATION, TIMESTAMP, spark_name
 
 _DURATION: Final = re.compile(
     r"(?P<sign>[+-]?)P(?:(?P<weeks>\d+)W)?(?:(?P<days>\d+)D)?"
-    r"(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d{1,6})?)S)?)?"
+    r"(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d{1,6})?)S)?)?",
+    re.ASCII,
 )
 _NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
 """Floats without a number in JSON, as Spark's ``to_json`` writes and ``from_json`` reads them."""
-_TIME: Final = re.compile(r"([01]\d|2[0-3]):([0-5]\d)(?::([0-5]\d)(?:\.(\d{1,9}))?)?")
+_TIME: Final = re.compile(r"([01]\d|2[0-3]):([0-5]\d)(?::([0-5]\d)(?:\.(\d{1,9}))?)?", re.ASCII)
+_DECIMAL: Final = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
+_LONG_MICROSECONDS: Final = range(-(2**63), 2**63)
 
 
 class NotAValueError(ValueError):
@@ -35,11 +38,21 @@ class NotAValueError(ValueError):
 
 
 def parse_json(text: bytes | str) -> Any:
-    """Parse a JSON text with exact numbers. Raises ``NotAValueError``."""
+    """Parse a JSON text, of UTF-8 if it is bytes, with exact numbers. Raises ``NotAValueError``."""
     try:
-        return json.loads(text, parse_float=Decimal, parse_constant=_refuse_constant)
+        if isinstance(text, bytes):
+            text = text.decode("utf-8-sig")  # json.loads would also take UTF-16 and UTF-32
+        return json.loads(text, parse_float=_number, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise NotAValueError(f"it is not JSON: {error}") from None
+
+
+def _number(text: str) -> Decimal | float:
+    """Parse a number with a point or an exponent. An exponent that no decimal has gives 0.0 or infinity."""
+    try:
+        return Decimal(text)
+    except DecimalException:
+        return float(text)
 
 
 def _refuse_constant(name: str) -> Any:
@@ -57,16 +70,14 @@ def value_of(value: Any, data_type: pa.DataType, path: str) -> Any:
         return [field_of(each, data_type.value_field, f"{path}.element") for each in elements]
     if pat.is_map(data_type):
         members = _expect(value, dict, data_type, path)
-        return [(name, field_of(each, data_type.item_field, f"{path}.{name}")) for name, each in members.items()]
+        return [
+            (_text(name, f"{path}.key"), field_of(each, data_type.item_field, f"{path}.{name}"))
+            for name, each in members.items()
+        ]
     if pat.is_boolean(data_type):
         return _expect(value, bool, data_type, path)
     if pat.is_string(data_type):
-        text = _expect(value, str, data_type, path)
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise NotAValueError(f"{path}: the text has half of a surrogate pair") from None
-        return text
+        return _text(_expect(value, str, data_type, path), path)
     if pat.is_integer(data_type):
         return _integer(value, data_type, path)
     if pat.is_floating(data_type):
@@ -89,6 +100,14 @@ def struct_of(value: dict[str, Any], fields: list[pa.Field], path: str) -> dict[
     return {each.name: field_of(value.get(each.name), each, prefix + each.name) for each in fields}
 
 
+def _text(text: str, path: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise NotAValueError(f"{path}: the text has half of a surrogate pair") from None
+    return text
+
+
 def _expect(value: Any, kind: type, data_type: pa.DataType, path: str) -> Any:
     if type(value) is not kind:
         raise _misfit(value, data_type, path)
@@ -96,7 +115,10 @@ def _expect(value: Any, kind: type, data_type: pa.DataType, path: str) -> Any:
 
 
 def _misfit(value: Any, data_type: pa.DataType, path: str) -> NotAValueError:
-    shown = json.dumps(value, default=str)
+    try:
+        shown = json.dumps(value, default=str)
+    except RecursionError:
+        shown = f"a deeply nested {type(value).__name__}"
     return NotAValueError(
         f"{path}: {shown if len(shown) <= 60 else shown[:57] + '...'} is not a valid {spark_name(data_type)}"
     )
@@ -114,7 +136,7 @@ def _integer(value: Any, data_type: pa.DataType, path: str) -> int:
 def _float(value: Any, data_type: pa.DataType, path: str) -> float:
     if value in _NO_NUMBERS:
         return float(value)
-    if type(value) not in (int, Decimal):
+    if type(value) not in (int, float, Decimal):
         raise _misfit(value, data_type, path)
     try:
         number = float(value)
@@ -126,19 +148,13 @@ def _float(value: Any, data_type: pa.DataType, path: str) -> float:
 
 
 def _decimal(value: Any, data_type: pa.DataType, path: str) -> Decimal:
-    try:
-        number = Decimal(value) if type(value) in (int, str, Decimal) else None
-        if number is not None and number.is_finite() and number == 0:
-            return Decimal(0)
-        if (
-            number is not None
-            and number.is_finite()
-            and number.adjusted() < data_type.precision - data_type.scale
-            and int(number.normalize().as_tuple().exponent) >= -data_type.scale
-        ):
-            return number
-    except (DecimalException, ValueError):
-        pass
+    if type(value) in (int, Decimal) or (type(value) is str and _DECIMAL.fullmatch(value)):
+        # The trapped signals are raised for a number that loses a digit after the point, or has too many before it.
+        exact = Context(prec=data_type.precision, traps=[Inexact, InvalidOperation])
+        try:
+            return Decimal(value).quantize(Decimal(1).scaleb(-data_type.scale), context=exact)
+        except (DecimalException, ValueError):
+            pass
     raise _misfit(value, data_type, path)
 
 
@@ -153,7 +169,9 @@ def _from_text(text: str, data_type: pa.DataType, path: str) -> Any:
         if data_type == DURATION:
             return duration(text)
         instant = datetime.fromisoformat(text)
-        if (instant.tzinfo is not None) == (data_type == TIMESTAMP):
+        if instant.tzinfo is not None and data_type == TIMESTAMP:
+            return instant.astimezone(UTC)  # raises outside the years 1 to 9999
+        if instant.tzinfo is None and data_type != TIMESTAMP:
             return instant
     except (ValueError, OverflowError, binascii.Error):
         pass
@@ -170,11 +188,15 @@ def nanoseconds(text: str) -> int:
 
 
 def duration(text: str) -> timedelta:
-    """Parse a duration in ISO 8601, without years and months. Raises ``ValueError``."""
+    """Parse a duration in ISO 8601, without years and months. Raises ``ValueError`` and ``OverflowError``."""
     found = _DURATION.fullmatch(text)
     if found is None or text[-1] in "PT":
         raise ValueError(text)
     parts = {unit: number for unit, number in found.groupdict(default="0").items() if unit != "sign"}
     seconds = Decimal(parts.pop("seconds"))
     whole = timedelta(microseconds=int(seconds * 10**6), **{unit: int(number) for unit, number in parts.items()})
-    return -whole if found["sign"] == "-" else whole
+    if found["sign"] == "-":
+        whole = -whole
+    if whole // timedelta(microseconds=1) not in _LONG_MICROSECONDS:
+        raise OverflowError(text)
+    return whole

@@ -91,7 +91,13 @@ BROKEN = (
      b'{"l":1,"s":"a\nb"}',
      b'{"l":1,"day":"2020-02-30"}', b'{"l":1,"at":"2020-01-01T00:00:00"}', b'{"l":1,"local":"2020-01-01T00:00:00Z"}',
      b'{"l":1,"n":1.234}', b'{"l":1,"n":"x"}', b'{"l":1,"z":"?"}', b'{"l":1,"clock":"25:00"}', b'{"l":1,"took":"P1M"}',
-     b'{"l":1,"list":{}}', b'{"l":1,"list":[{"x":"1"}]}', b'{"l":1,"o":[]}', b'{"l":1,"at":"2020-01-01"}', b'{"l":01}']
+     b'{"l":1,"list":{}}', b'{"l":1,"list":[{"x":"1"}]}', b'{"l":1,"o":[]}', b'{"l":1,"at":"2020-01-01"}', b'{"l":01}',
+     b'{"l":1,"unknown":NaN}', b'{"l":1,"unknown":[ -Infinity]}', b'{"l":1e-99999999999999999999}',
+     b'{"l":1,"n":1e-99999999999999999999}', b'{"l":1,"n":"1_0.5"}', b'{"l":1,"n":" 1.5 "}', b'{"l":1,"n":1e7}',
+     b'{"l":1,"day":"0000-01-01"}', b'{"l":1,"day":"10000-01-01"}', b'{"l":1,"local":"0000-12-31T23:59:59"}',
+     b'{"l":1,"at":"9999-12-31T23:59:59-23:00"}', b'{"l":1,"at":"0001-01-01T00:00:00+01:00"}',
+     b'{"l":1,"took":"P999999999D"}', '{"l":1,"took":"PT\u0661S"}'.encode(), '{"l":1}'.encode("utf-16"),
+     '{"l":1}'.encode("utf-16-le"), '{"l":1}'.encode("utf-32")]
 )  # fmt: skip
 
 
@@ -134,3 +140,40 @@ def test_maps_and_whole_numbers_with_a_decimal_point_are_read() -> None:
     rows, faults = _read([b'{"m": {"a": 1, "b": null}, "l": 2.0}', b'{"m": {"a": "x"}}', b"{}"], schema)
     assert rows == [{"m": [("a", 1), ("b", None)], "l": 2}, None, {"m": None, "l": None}]
     assert faults == {1: 'm.a: "x" is not a valid INT'}
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "value"),
+    [
+        ("DECIMAL(9,2)", "1.25" + "0" * 46, Decimal("1.25")),
+        ("DECIMAL(9,2)", '"12.5e1"', Decimal("125.00")),
+        ("DECIMAL(9,2)", "0e99999", Decimal("0.00")),
+        (
+            "DECIMAL(38,9)",
+            "12345678901234567890123456789.123456789",
+            Decimal("12345678901234567890123456789.123456789"),
+        ),
+        ("DOUBLE", "1e-99999999999999999999", 0.0),
+        ("DATE", '"0001-01-01"', datetime.date(1, 1, 1)),
+        ("DATE", '"9999-12-31"', datetime.date(9999, 12, 31)),
+        ("TIMESTAMP_NTZ", '"9999-12-31T23:59:59.999999"', datetime.datetime(9999, 12, 31, 23, 59, 59, 999_999)),
+        ("TIMESTAMP_NTZ", '"0001-01-01T00:00:00"', datetime.datetime(1, 1, 1)),
+        ("STRING", '"NaN"', "NaN"),
+    ],
+)
+@pytest.mark.parametrize("more", ["", ',"unknown":1e-99999999999999999999', ',"unknown":"NaN"'])
+def test_a_value_at_a_limit_is_read_alone_and_among_others(column: str, text: str, value: Any, more: str) -> None:
+    schema = parse_ddl(f"v {column}")
+    payload = f'{{"v":{text}{more}}}'.encode()
+    assert _read([payload], schema) == ([{"v": value}], {})
+    assert _read([payload] * 20, schema) == ([{"v": value}] * 20, {})
+
+
+def test_a_map_key_with_half_of_a_surrogate_pair_is_a_fault() -> None:
+    _, faults = _read([b'{"m":{"\\ud800":1}}', b'{"m":{"a":1}}'], parse_ddl("m MAP<STRING, BIGINT>"))
+    assert faults == {0: "m.key: the text has half of a surrogate pair"}
+
+
+def test_values_of_any_depth_are_faults_of_a_number() -> None:
+    payloads = [b'{"l":' + b"[" * depth + b"]" * depth + b"}" for depth in range(600, 1000)]
+    assert sorted(_read(payloads)[1]) == list(range(400))
