@@ -64,7 +64,7 @@ def has_other_years(array: pa.Array) -> bool:
     """Return whether a date or timestamp is outside the years 1 to 9999, which ISO 8601 and Python have."""
     number, least, most = (pa.int32(), *_DAYS) if pat.is_date(array.type) else (pa.int64(), *_MICROSECONDS)
     found = pc.min_max(array.view(number))
-    return array.null_count < len(array) and (found["min"].as_py() < least or found["max"].as_py() > most)
+    return array.null_count < len(array) and not least <= found["min"].as_py() <= found["max"].as_py() <= most
 
 
 def fixed_width(array: pa.Array) -> pa.BinaryArray:

@@ -106,7 +106,7 @@ class PayloadDecoder:
         self._framing: Final = framing
         self._schema_of: Final = schema_of
         self._writers: Final[dict[int, PayloadSchema]] = {}
-        self._readers: Final[dict[tuple[int, tuple[int, ...]], AvroReader | ProtobufReader]] = {}
+        self._readers: Final[dict[tuple[int | None, tuple[int, ...]], AvroReader | ProtobufReader]] = {}
         self.schema: Final = pa.schema([each.with_nullable(True) for each in self._columns])
 
     def decode(self, payloads: pa.Array) -> Decoded:
@@ -124,7 +124,7 @@ class PayloadDecoder:
         """Yield payloads that are read the same way, as (rows, columns)."""
         if self._framing is Framing.NONE:
             if len(payloads):
-                yield rows, self._read(payloads, None, rows, 0, (), faults)
+                yield rows, self._read(payloads, None, rows, None, (), faults)
             return
         ids = _schema_ids(payloads)
         for schema_id in np.unique(ids):
@@ -151,42 +151,41 @@ class PayloadDecoder:
         payloads: pa.Array,
         skip: Longs | None,
         rows: Longs,
-        schema_id: int,
+        schema_id: int | None,
         indexes: tuple[int, ...],
         faults: dict[int, str],
     ) -> pa.RecordBatch:
-        if self._wanted.kind is PayloadKind.JSON:
-            bare = payloads if skip is None else pa.compute.binary_slice(payloads, _HEADER_BYTES)
+        """Read payloads of one writer's schema; ``schema_id`` is None for bare payloads."""
 
-            def note(row: int, text: str) -> None:
-                faults.setdefault(int(rows[row]), text)
+        def note(row: int, text: str) -> None:
+            faults.setdefault(int(rows[row]), text)
 
-            return JsonReader(self._columns).read(bare, note)
         try:
+            if self._wanted.kind is PayloadKind.JSON:
+                self._writer(schema_id)
+                bare = payloads if skip is None else pa.compute.binary_slice(payloads, _HEADER_BYTES)
+                return JsonReader(self._columns).read(bare, note)
             reader = self._reader(schema_id, indexes)
             cursor = Cursor.over(payloads, skip)
             read = self._resolved(reader.read(cursor), cursor.faults)
         except (SchemaError, UnknownSchemaError, _UnreadableError) as error:
             text = error.message if isinstance(error, MillraceError) else str(error)
-            where = f"schema {schema_id}: " if schema_id and not isinstance(error, UnknownSchemaError) else ""
+            is_known = schema_id is not None and not isinstance(error, UnknownSchemaError)
+            where = f"schema {schema_id}: " if is_known else ""
             faults.update(dict.fromkeys(rows.tolist(), f"{where}{text}"))
             return pa.RecordBatch.from_arrays(
                 [pa.nulls(len(rows), each.type) for each in self.schema], schema=self.schema
             )
         for row, text in cursor.faults.texts().items():
-            faults.setdefault(int(rows[row]), text)
+            note(row, text)
         return read
 
-    def _reader(self, schema_id: int, indexes: tuple[int, ...]) -> AvroReader | ProtobufReader:
+    def _reader(self, schema_id: int | None, indexes: tuple[int, ...]) -> AvroReader | ProtobufReader:
         key = (schema_id, indexes)
         known = self._readers.get(key)
         if known is not None:
             return known
         writer = self._writer(schema_id)
-        if writer.kind is not self._wanted.kind:
-            raise SchemaError(
-                f"it is a schema of {writer.kind} payloads, but the payloads are decoded as {self._wanted.kind}"
-            )
         made: AvroReader | ProtobufReader
         if writer.kind is PayloadKind.AVRO:
             made = AvroReader.of(writer.text, dict(writer.references))
@@ -201,12 +200,17 @@ class PayloadDecoder:
         self._readers[key] = made
         return made
 
-    def _writer(self, schema_id: int) -> PayloadSchema:
-        if not schema_id or self._schema_of is None:
+    def _writer(self, schema_id: int | None) -> PayloadSchema:
+        """Return the writer's schema. Raises ``UnknownSchemaError``, and ``SchemaError`` for one of another kind."""
+        if schema_id is None or self._schema_of is None:
             return self._wanted
         known = self._writers.get(schema_id)
         if known is None:
             known = self._schema_of(schema_id).prepared()
+            if known.kind is not self._wanted.kind:
+                raise SchemaError(
+                    f"it is a schema of {known.kind} payloads, but the payloads are decoded as {self._wanted.kind}"
+                )
             if len(self._writers) >= _READERS_MAX:
                 self._writers.clear()
             self._writers[schema_id] = known

@@ -238,6 +238,29 @@ def test_framed_and_bare_json_is_decoded_and_faults_are_named() -> None:
     assert sorted(decoded.faults) == [1, 2]
 
 
+@pytest.mark.parametrize("schema_id", [0, 9])
+@pytest.mark.parametrize("kind", list(PayloadKind))
+def test_a_framed_payload_whose_schema_is_not_registered_is_a_fault(kind: PayloadKind, schema_id: int) -> None:
+    text = {
+        PayloadKind.AVRO: json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}),
+        PayloadKind.JSON: '{"type": "object", "properties": {"a": {"type": "integer"}}}',
+        PayloadKind.PROTOBUF: 'syntax = "proto3"; message R { int32 a = 1; }',
+    }
+    payload = {PayloadKind.AVRO: b"\x04", PayloadKind.JSON: b'{"a":2}', PayloadKind.PROTOBUF: b"\0\x08\x02"}[kind]
+    schema = PayloadSchema(kind=kind, text=text[kind])
+    decoder = PayloadDecoder(schema, Framing.CONFLUENT, _registry({7: schema}))
+    decoded = decoder.decode(pa.array([_framed(schema_id, payload), _framed(7, payload)], pa.binary()))
+    assert decoded.columns.column("a").to_pylist() == [None, 2]
+    assert decoded.faults == {0: f"no payload schema has id {schema_id}"}
+
+
+def test_framed_json_with_the_id_of_an_avro_schema_is_a_fault() -> None:
+    wanted = PayloadSchema(kind=PayloadKind.JSON, text='{"type": "object", "properties": {"a": {"type": "integer"}}}')
+    decoder = PayloadDecoder(wanted, Framing.CONFLUENT, _registry({7: _schema(NEW)}))
+    decoded = decoder.decode(pa.array([_framed(7, b'{"a":2}')], pa.binary()))
+    assert decoded.faults == {0: "schema 7: it is a schema of avro payloads, but the payloads are decoded as json"}
+
+
 def test_columns_without_payloads_are_decoded_to_nulls() -> None:
     for framing in Framing:
         decoder = PayloadDecoder(_schema(NEW), framing, _registry({}))
