@@ -15,6 +15,7 @@ from millrace.config.broker import BrokerConfig
 from millrace.errors import (
     InvalidRecordError,
     InvalidRequestError,
+    UnknownTopicIdError,
     UnsupportedCompressionError,
     UnsupportedVersionError,
 )
@@ -126,6 +127,8 @@ def test_records_are_appended_in_each_version(wire: KafkaWire, module_broker: Em
     unknown = _data("no-such-topic", _UNKNOWN_ID)
     (found,) = wire.call(ProduceRequest(acks=1, timeout_ms=1000, topic_data=(unknown,)), version).responses
     assert found.partition_responses[0].error_code == (100 if version >= 13 else 3)
+    (found,) = wire.call(ProduceRequest(acks=1, timeout_ms=1000, topic_data=(_data(""),)), version).responses
+    assert found.partition_responses[0].error_code == (100 if version >= 13 else 3)
 
 
 @pytest.mark.parametrize("version", _VERSIONS[ApiKey.FETCH])
@@ -154,7 +157,8 @@ def test_records_are_fetched_in_each_version(wire: KafkaWire, module_broker: Emb
         assert fetch(1, session=(first.session_id, 1)).error_code == 71
         assert fetch(1, session=(first.session_id ^ 1, 1)).error_code == 70
     if version >= 13:
-        assert fetch(0, _UNKNOWN_ID).responses[0].partitions[0].error_code == 100
+        for unknown in (_UNKNOWN_ID, NIL_UUID):
+            assert fetch(0, unknown).responses[0].partitions[0].error_code == 100
 
 
 @pytest.mark.parametrize("version", [6, 7])
@@ -241,6 +245,29 @@ def test_offsets_are_committed_and_fetched_in_each_version(
             asked = OffsetFetchRequest(groups=(OffsetFetchRequestGroup(group_id=group, topics=(each,)),))
             (found,) = wire.call(asked, fetch_version).groups[0].topics
         assert found.partitions[0].committed_offset == 5, fetch_version
+
+
+def test_a_topic_without_an_id_is_unknown_in_versions_with_ids(wire: KafkaWire) -> None:
+    group = "no-topic"
+    find_coordinator(wire, 0, group)
+    partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=5, committed_metadata=None)
+    commit = OffsetCommitRequest(
+        group_id=group, member_id="", topics=(OffsetCommitRequestTopic(topic_id=NIL_UUID, partitions=(partition,)),)
+    )
+    assert wire.call(commit, 10).topics[0].partitions[0].error_code == UnknownTopicIdError.code
+    each = OffsetFetchRequestTopics(topic_id=NIL_UUID, partition_indexes=(0,))
+    asked = OffsetFetchRequest(groups=(OffsetFetchRequestGroup(group_id=group, topics=(each,)),))
+    assert wire.call(asked, 10).groups[0].topics[0].partitions[0].error_code == UnknownTopicIdError.code
+
+
+@pytest.mark.parametrize("version", _VERSIONS[ApiKey.METADATA])
+def test_a_topic_that_metadata_names_twice_is_answered_once(
+    wire: KafkaWire, module_broker: EmbeddedBroker, version: int
+) -> None:
+    topic = f"twice-{version}"
+    create_topic(module_broker, topic)
+    named = MetadataRequestTopic(name=topic)
+    assert [each.name for each in wire.call(MetadataRequest(topics=(named, named)), version).topics] == [topic]
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])

@@ -56,9 +56,8 @@ async def handle(message: FetchRequest, request: KafkaRequest) -> FetchResponse:
     A request that reads no partition, such as the last one of a session, does not wait. As in Kafka, an unknown or
     denied topic does not end the wait for the others. Otherwise its client would fetch again and again.
     """
-    plan = request.state.fetch_sessions.plan(
-        message, request.broker.clock.monotonic(), has_topic_ids=request.version >= _WITH_TOPIC_IDS
-    )
+    has_id = request.version >= _WITH_TOPIC_IDS
+    plan = request.state.fetch_sessions.plan(message, request.broker.clock.monotonic(), has_topic_ids=has_id)
     wanted = pb.FetchRequest(
         replica_id=_CONSUMER,
         min_bytes=message.min_bytes,
@@ -70,7 +69,7 @@ async def handle(message: FetchRequest, request: KafkaRequest) -> FetchResponse:
     unknown: dict[FetchedTopic, int] = {}
     for topic, partitions in topics.items():
         try:
-            name = name_of(request.broker.catalog, topic.name, topic.topic_id)
+            name = name_of(request.broker.catalog, topic.name, topic.topic_id, has_id=has_id)
         except MillraceError as error:
             unknown[topic] = code_of(error)
             continue

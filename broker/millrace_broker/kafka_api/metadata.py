@@ -52,14 +52,15 @@ async def handle(message: MetadataRequest, request: KafkaRequest) -> MetadataRes
     found, turns = [], Turns()
     names = []
     ids: dict[str, UUID] = {}
-    for wanted in message.topics or ():
+    # As in Kafka, a topic that is named twice is answered once.
+    for wanted_name, topic_id in dict.fromkeys((each.name, each.topic_id) for each in message.topics or ()):
         await turns.next()
         try:
-            names.append(name_of(broker.catalog, wanted.name, wanted.topic_id))
-            if not wanted.name:
-                ids[names[-1]] = wanted.topic_id
+            names.append(name_of(broker.catalog, wanted_name, topic_id))
+            if not wanted_name:
+                ids[names[-1]] = topic_id
         except UnknownTopicIdError as error:
-            found.append(_unknown_id(wanted.topic_id, code_of(error)))
+            found.append(_unknown_id(topic_id, code_of(error)))
     brokers = tuple(nodes(broker.member, request.context.listener_name))
     alive = {node.node_id for node in brokers}
     wants_all = message.topics is None or (not message.topics and request.version < _EMPTY_IS_NONE)

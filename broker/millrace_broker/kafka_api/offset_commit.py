@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from millrace.errors import MillraceError, StaleMemberEpochError, UnsupportedVersionError
 from millrace.kafka_protocol.calls.offset_commit import (
     OffsetCommitRequest,
@@ -18,6 +20,8 @@ from millrace_broker.kafka_api.committed_offsets import committed_offsets
 from millrace_broker.kafka_api.error_codes import code_of
 from millrace_broker.kafka_api.topics import name_of
 
+_WITH_TOPIC_IDS: Final = 10
+
 
 async def handle(message: OffsetCommitRequest, request: KafkaRequest) -> OffsetCommitResponse:
     """Commit the offsets. The retention time of versions before 5 is not used."""
@@ -28,14 +32,15 @@ async def handle(message: OffsetCommitRequest, request: KafkaRequest) -> OffsetC
         group_instance_id=message.group_instance_id or "",
         kafka_version=request.version,
     )
+    has_id = request.version >= _WITH_TOPIC_IDS
     unknown: dict[int, int] = {}
     for place, topic in enumerate(message.topics):
         try:
-            commits = wanted.topics.add(name=name_of(request.broker.catalog, topic.name, topic.topic_id))
+            name = name_of(request.broker.catalog, topic.name, topic.topic_id, has_id=has_id)
         except MillraceError as error:
             unknown[place] = code_of(error)
             continue
-        commits.partitions.extend(committed_offsets(topic.partitions))
+        wanted.topics.add(name=name).partitions.extend(committed_offsets(topic.partitions))
     results = iter((await commit(request.broker, wanted, request.context)).topics)
     return OffsetCommitResponse(
         topics=tuple(

@@ -28,6 +28,7 @@ from millrace_broker.kafka_api.topics import id_of, name_of
 
 _WITH_GROUPS: Final = 8
 _WITH_GROUP_ERROR: Final = 2
+_WITH_TOPIC_IDS: Final = 10
 _NO_OFFSET: Final = -1
 
 
@@ -35,7 +36,8 @@ async def handle(message: OffsetFetchRequest, request: KafkaRequest) -> OffsetFe
     """Look up the offsets, each group separately."""
     groups = message.groups if request.version >= _WITH_GROUPS else (_only_group(message),)
     wanted = pb.OffsetFetchRequest(require_stable=message.require_stable)
-    unknown = [_ask(request.broker, wanted, group) for group in groups]
+    has_id = request.version >= _WITH_TOPIC_IDS
+    unknown = [_ask(request.broker, wanted, group, has_id=has_id) for group in groups]
     answer = await look_up(request.broker, wanted, request.context)
     found = tuple(
         [
@@ -73,14 +75,14 @@ def _only_group(message: OffsetFetchRequest) -> OffsetFetchRequestGroup:
 
 
 def _ask(
-    broker: Broker, wanted: pb.OffsetFetchRequest, group: OffsetFetchRequestGroup
+    broker: Broker, wanted: pb.OffsetFetchRequest, group: OffsetFetchRequestGroup, *, has_id: bool
 ) -> list[OffsetFetchResponseTopics]:
     """Add a group to the request for its offsets. Return the answers for its unknown topics."""
     asked = wanted.groups.add(group_id=group.group_id, all_topics=group.topics is None)
     failed = []
     for topic in group.topics or ():
         try:
-            name = name_of(broker.catalog, topic.name, topic.topic_id)
+            name = name_of(broker.catalog, topic.name, topic.topic_id, has_id=has_id)
         except MillraceError as error:
             failed.append(_unknown(topic, code_of(error)))
             continue

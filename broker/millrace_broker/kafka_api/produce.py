@@ -39,6 +39,7 @@ from millrace_broker.kafka_api.current_leaders import PRODUCE_CODES, CurrentLead
 from millrace_broker.kafka_api.error_codes import NONE, code_for, code_of
 from millrace_broker.kafka_api.topics import name_of
 
+_WITH_TOPIC_IDS: Final = 13
 _WITH_IMPLICIT_PARTITIONS: Final = 12
 """First version of producers that do not add partitions to a transaction themselves (KIP-890, part 2)."""
 _WITH_ABORTABLE: Final = 11
@@ -65,10 +66,11 @@ async def handle(message: ProduceRequest, request: KafkaRequest) -> ProduceRespo
         adds_partitions=request.version >= _WITH_IMPLICIT_PARTITIONS,
     )
     denied = _denied(message, request)
+    has_id = request.version >= _WITH_TOPIC_IDS
     topics: list[list[PartitionAppend] | MillraceError] = []  # appends, or an error
     for topic in message.topic_data:
         try:
-            name = name_of(request.broker.catalog, topic.name, topic.topic_id)
+            name = name_of(request.broker.catalog, topic.name, topic.topic_id, has_id=has_id)
         except MillraceError as error:
             topics.append(error)
             continue
@@ -133,10 +135,12 @@ def _denied(message: ProduceRequest, request: KafkaRequest) -> Mapping[str, Auth
     """Return the errors of topics to which the client may not write. Raises that of the transactional id."""
     if request.broker.authorizer is None:
         return {}
+    has_id = request.version >= _WITH_TOPIC_IDS
     asked = pb.ProduceRequest(transactional_id=message.transactional_id or "")
     for topic in message.topic_data:
         with contextlib.suppress(UnknownTopicIdError):  # the topic's own error
-            asked.topics.add(name=name_of(request.broker.catalog, topic.name, topic.topic_id))
+            name = name_of(request.broker.catalog, topic.name, topic.topic_id, has_id=has_id)
+            asked.topics.add(name=name)
     return denied_items("Produce", request.broker, asked, request.context)
 
 

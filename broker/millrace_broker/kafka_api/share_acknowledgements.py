@@ -6,12 +6,10 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple, Protocol
-from uuid import UUID
 
 from millrace.acls import AclOperation, ResourceType
-from millrace.errors import InvalidRequestError, MillraceError, UnknownTopicIdError
+from millrace.errors import InvalidRequestError, MillraceError
 from millrace.kafka_protocol.calls.share_fetch import AcquiredRecords
-from millrace.kafka_protocol.fields import NIL_UUID
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api import known_error
 from millrace_broker.api.common.access import Need, access_for
@@ -102,7 +100,7 @@ async def acknowledge(
     for partition, batches in wanted.items():
         try:
             _check(batches, is_renewal=is_renewal, version=request.version)
-            topic = call.topics.add(name=_name(request, partition.topic_id))
+            topic = call.topics.add(name=name_of(request.broker.catalog, None, partition.topic_id, has_id=True))
         except MillraceError as error:
             outcomes[partition] = Outcome(code_of(error), error.message)
             continue
@@ -152,12 +150,6 @@ async def return_unsent(
             if each.error.code:
                 place = (topic.name, each.partition, key.group_id)
                 _logger.info("records of %s-%d are not returned to share group %s: %s", *place, text_of(each.error))
-
-
-def _name(request: KafkaRequest, topic_id: UUID) -> str:
-    if topic_id == NIL_UUID:
-        raise UnknownTopicIdError("an acknowledgement has no topic id: refresh the metadata")
-    return name_of(request.broker.catalog, None, topic_id)
 
 
 def _check(batches: Sequence[AcknowledgementBatch], *, is_renewal: bool, version: int) -> None:

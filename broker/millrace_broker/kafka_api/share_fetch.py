@@ -228,7 +228,7 @@ async def _fetched(
 
 def _topic(request: KafkaRequest, partition: SharedPartition) -> TopicInfo:
     """Return the topic of a partition. Raises ``UnknownTopicIdError``, ``UnsupportedForFormatError``."""
-    topic = request.broker.partitions.topic(name_of(request.broker.catalog, None, partition.topic_id))
+    topic = request.broker.partitions.topic(name_of(request.broker.catalog, None, partition.topic_id, has_id=True))
     if topic.is_typed and topic.config.kafka_value_format is KafkaValueFormat.NONE:
         raise UnsupportedForFormatError(
             f"topic {topic.name} is typed and has no kafka.value.format: set it, or read it with a client of millrace"

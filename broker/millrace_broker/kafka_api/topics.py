@@ -14,9 +14,12 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.metadata import TopicCatalog
 
 
-def name_of(catalog: TopicCatalog, name: str | None, topic_id: UUID) -> str:
-    """Return the name of a topic. Raises ``UnknownTopicIdError`` if no topic has the id."""
-    if name or topic_id == NIL_UUID:
+def name_of(catalog: TopicCatalog, name: str | None, topic_id: UUID, *, has_id: bool = False) -> str:
+    """Return the name of a topic. Raises ``UnknownTopicIdError`` if no topic has the id.
+
+    ``has_id`` tells that the call's version names topics by id only, so that Kafka's nil id is an unknown id.
+    """
+    if name or (topic_id == NIL_UUID and not has_id):
         return name or ""
     found = catalog.topic_of_id(topic_id)
     if found is None:
