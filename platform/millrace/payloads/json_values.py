@@ -12,7 +12,7 @@ import base64
 import binascii
 import json
 import re
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
 from typing import Any, Final
 
@@ -22,15 +22,13 @@ import pyarrow.types as pat
 from millrace.schemas.types import DURATION, TIMESTAMP, spark_name
 
 _DURATION: Final = re.compile(
-    r"(?P<sign>[+-]?)P(?:(?P<weeks>\d+)W)?(?:(?P<days>\d+)D)?"
-    r"(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d{1,6})?)S)?)?",
+    r"([+-]?)P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:\.(\d{1,6}))?S)?)?",
     re.ASCII,
 )
 _NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
 """Floats without a number in JSON, as Spark's ``to_json`` writes and ``from_json`` reads them."""
 _TIME: Final = re.compile(r"([01]\d|2[0-3]):([0-5]\d)(?::([0-5]\d)(?:\.(\d{1,9}))?)?", re.ASCII)
 _DECIMAL: Final = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
-_LONG_MICROSECONDS: Final = range(-(2**63), 2**63)
 
 
 class NotAValueError(ValueError):
@@ -167,7 +165,7 @@ def _from_text(text: str, data_type: pa.DataType, path: str) -> Any:
         if pat.is_time(data_type):
             return nanoseconds(text)
         if data_type == DURATION:
-            return duration(text)
+            return microseconds(text)
         instant = datetime.fromisoformat(text)
         if instant.tzinfo is not None and data_type == TIMESTAMP:
             return instant.astimezone(UTC)  # raises outside the years 1 to 9999
@@ -187,16 +185,16 @@ def nanoseconds(text: str) -> int:
     return ((int(hours) * 60 + int(minutes)) * 60 + int(seconds)) * 10**9 + int(fraction.ljust(9, "0"))
 
 
-def duration(text: str) -> timedelta:
-    """Parse a duration in ISO 8601, without years and months. Raises ``ValueError`` and ``OverflowError``."""
+def microseconds(text: str) -> int:
+    """Parse a duration in ISO 8601, without years and months, into microseconds of 64 bits. Raises ``ValueError``."""
     found = _DURATION.fullmatch(text)
     if found is None or text[-1] in "PT":
         raise ValueError(text)
-    parts = {unit: number for unit, number in found.groupdict(default="0").items() if unit != "sign"}
-    seconds = Decimal(parts.pop("seconds"))
-    whole = timedelta(microseconds=int(seconds * 10**6), **{unit: int(number) for unit, number in parts.items()})
-    if found["sign"] == "-":
-        whole = -whole
-    if whole // timedelta(microseconds=1) not in _LONG_MICROSECONDS:
-        raise OverflowError(text)
-    return whole
+    sign, *numbers, fraction = found.groups(default="0")
+    weeks, days, hours, minutes, seconds = map(int, numbers)
+    whole = (((weeks * 7 + days) * 24 + hours) * 60 + minutes) * 60 + seconds
+    number = whole * 10**6 + int(fraction.ljust(6, "0"))
+    number = -number if sign == "-" else number
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(text)
+    return number

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pat
 
-from millrace.payloads.arrays import entry_lists, joined_lists
+from millrace.payloads.arrays import entry_lists, has_other_years, joined_lists
 from millrace.schemas.types import DURATION, spark_name
 
 _ESCAPED: Final = r'["\\\x00-\x1f]'
@@ -33,7 +33,7 @@ _MICROSECONDS: Final = 1_000_000
 def json_objects(names: Sequence[str], columns: Sequence[pa.Array]) -> pa.StringArray:
     """Return an object for each row. Maps have keys of type STRING.
 
-    Raises ``TypeError`` for a type that has no form in JSON.
+    Raises ``TypeError`` for a type that has no form in JSON, and ``ValueError`` for a value as ``json_texts`` does.
     """
     return _object(names, columns)
 
@@ -42,7 +42,10 @@ def _object(names: Sequence[str], columns: Sequence[pa.Array]) -> pa.StringArray
     parts: list[pa.Array | str] = []
     for place, (name, column) in enumerate(zip(names, columns, strict=True)):
         quoted = _quoted(pa.array([name], pa.string()))[0].as_py()
-        parts += [f"{',' if place else '{'}{quoted}:", json_texts(column)]
+        try:
+            parts += [f"{',' if place else '{'}{quoted}:", json_texts(column)]
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
     return _join(*parts, "}")
 
 
@@ -52,7 +55,10 @@ def _join(*parts: pa.Array | str) -> pa.StringArray:
 
 
 def json_texts(array: pa.Array) -> pa.StringArray:
-    """Return the JSON text of each value, ``null`` for a null."""
+    """Return the JSON text of each value, ``null`` for a null.
+
+    Raises ``ValueError`` for a date or timestamp outside the years 1 to 9999.
+    """
     texts = _present(array)
     return texts.fill_null(_NULL) if texts.null_count else texts
 
@@ -66,6 +72,8 @@ def _present(array: pa.Array) -> pa.StringArray:
         return _floats(array)
     if pat.is_integer(data_type) or pat.is_boolean(data_type) or pat.is_decimal(data_type):
         return array.cast(pa.string())
+    if (pat.is_timestamp(data_type) or pat.is_date(data_type)) and has_other_years(array):
+        raise ValueError("a value is outside the years 1 to 9999, which JSON texts of dates and timestamps have")
     if pat.is_timestamp(data_type):
         text = array.cast(pa.string())
         return _join('"', pc.replace_substring(text, " ", "T", max_replacements=1), '"')

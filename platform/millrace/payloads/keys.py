@@ -63,7 +63,10 @@ class KeyCodec:
         return [_of_text(keys, column, note)]
 
     def encode(self, columns: pa.RecordBatch) -> pa.BinaryArray:
-        """Return the key of each row, null if all its key columns are null."""
+        """Return the key of each row, null if all its key columns are null.
+
+        Raises ``ValueError`` for a value that has no text.
+        """
         names = [each.name for each in self._columns]
         arrays = [columns.column(name) for name in names]
         if self._format is KafkaKeyFormat.JSON:

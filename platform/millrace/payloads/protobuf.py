@@ -35,8 +35,14 @@ _STRING, _BINARY, _MESSAGE, _ENUM = 9, 12, 11, 14
 _UNSIGNED_32: Final = (7, 13)
 _ZIGZAG_32: Final = 17
 _ZIGZAG: Final = (_ZIGZAG_32, 18)
+_NANOS_MAX: Final = 999_999_999
+_YEAR_1_SECONDS: Final = -62_135_596_800
+_YEAR_9999_SECONDS: Final = 253_402_300_799
 _LOW_32: Final = np.uint64(0xFFFFFFFF)
 _UNORDERED: Final = "its fields cannot be parsed"
+
+DURATION_SECONDS_MAX: Final = 315_576_000_000
+"""Limit of ``google.protobuf.Duration``, about 10,000 years."""
 
 Reader: TypeAlias = Callable[[Cursor], pa.Array]
 
@@ -351,23 +357,40 @@ def _well_known(name: str, struct: pa.Array, data_type: pa.DataType, cursor: Cur
     parts = [each.to_numpy(zero_copy_only=False).astype(np.int64) for each in struct.flatten()]
     if name == "google.type.Date":
         year, month, day = parts
-        wrong = (year < 1) | (year > 9999) | (month < 1) | (month > 12) | (day < 1) | (day > 31)
-        if wrong.any():
-            cursor.faults.add(cursor.rows[wrong], f"{path}: it is not a date")
-            year, month, day = (np.where(wrong, 1, part) for part in parts)
-        months = ((year - 1970) * 12 + month - 1).astype("datetime64[M]")
-        days = (months.astype("datetime64[D]").astype(np.int64) + day - 1).astype(np.int64)
-        return from_words(days, data_type, cursor, path)
+        return from_words(_days(year, month, day, cursor, path), data_type, cursor, path)
     if name == "google.type.TimeOfDay":
         hours, minutes, seconds, nanos = parts
+        wrong = ~(_is_in(hours, 23) & _is_in(minutes, 59) & _is_in(seconds, 59) & _is_in(nanos, _NANOS_MAX))
+        cursor.faults.add(cursor.rows[wrong], f"{path}: it is not a time of day")
+        hours = np.where(wrong, 0, hours)
         return from_words(((hours * 60 + minutes) * 60 + seconds) * 10**9 + nanos, data_type, cursor, path)
     seconds, nanos = parts
-    # Protobuf's range, years 1 to 9999, fits into microseconds.
-    wrong = np.abs(seconds) > 315_576_000_000
+    if name == "google.protobuf.Duration":
+        wrong = (np.abs(seconds) > DURATION_SECONDS_MAX) | (np.abs(nanos) > _NANOS_MAX)
+    else:
+        # The years 1 to 9999, with nanoseconds that count forward.
+        wrong = (seconds < _YEAR_1_SECONDS) | (seconds > _YEAR_9999_SECONDS) | ~_is_in(nanos, _NANOS_MAX)
     if wrong.any():
         cursor.faults.add(cursor.rows[wrong], f"{path}: a time is out of range")
         seconds = np.where(wrong, 0, seconds)
     return from_words(seconds * 1_000_000 + nanos // 1_000, data_type, cursor, path)
+
+
+def _days(year: Longs, month: Longs, day: Longs, cursor: Cursor, path: str) -> Longs:
+    """Return the days since 1970. A date that the calendar does not have is a fault."""
+    wrong = (year < 1) | (year > 9999) | (month < 1) | (month > 12) | (day < 1) | (day > 31)
+    year, month, day = (np.where(wrong, 1, part) for part in (year, month, day))
+    months = ((year - 1970) * 12 + month - 1).astype("datetime64[M]")
+    dates = months.astype("datetime64[D]") + (day - 1)
+    wrong |= dates.astype("datetime64[M]") != months
+    if wrong.any():
+        cursor.faults.add(cursor.rows[wrong], f"{path}: it is not a date")
+    return dates.astype(np.int64)
+
+
+def _is_in(numbers: Longs, most: int) -> Flags:
+    found: Flags = (numbers >= 0) & (numbers <= most)
+    return found
 
 
 def _decimal(struct: pa.Array, data_type: pa.DataType, cursor: Cursor, path: str) -> pa.Array:

@@ -18,8 +18,9 @@ import pyarrow.compute as pc
 import pyarrow.types as pat
 
 from millrace.errors import SchemaError
-from millrace.payloads.arrays import entry_lists, fixed_width, joined, joined_lists, varints, zigzags
+from millrace.payloads.arrays import entry_lists, fixed_width, has_other_years, joined, joined_lists, varints, zigzags
 from millrace.payloads.numbers import big_endian
+from millrace.payloads.protobuf import DURATION_SECONDS_MAX
 from millrace.payloads.wire import Longs, scatter
 from millrace.schemas.promotion import common_type, promote
 from millrace.schemas.proto_files import ProtoFile
@@ -219,11 +220,22 @@ def _nested(descriptor: Descriptor, data_type: pa.DataType, path: str) -> Writer
         split = _SPLIT[name]
 
         def well_known(array: pa.Array) -> pa.BinaryArray:
+            if _is_beyond(array):
+                raise ValueError(f"column {path} has a value that is out of the range of {name}")
             return _with_length(joined(*(write_parts[part](values) for part, values in split(array).items())))
 
         return well_known
     content = _message(descriptor, data_type, path)
     return lambda array: _with_length(content(array))
+
+
+def _is_beyond(array: pa.Array) -> bool:
+    """Return whether a date, a timestamp or a duration is one that Protobuf does not have."""
+    if pat.is_duration(array.type):
+        limit = DURATION_SECONDS_MAX * _MICROSECONDS
+        micros = _micros(array)
+        return bool(((micros < -limit) | (micros > limit)).any())
+    return (pat.is_timestamp(array.type) or pat.is_date(array.type)) and has_other_years(array)
 
 
 def _micros(array: pa.Array) -> Longs:

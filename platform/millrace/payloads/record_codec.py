@@ -234,7 +234,10 @@ class RecordCodec:
         Raises ``SchemaError`` naming a column with a value that the payload schema cannot hold.
         """
         has_keys = self._has_keys and self._key_columns
-        keys = self._keys.encode(columns) if has_keys else pa.nulls(columns.num_rows, pa.binary())
+        try:
+            keys = self._keys.encode(columns) if has_keys else pa.nulls(columns.num_rows, pa.binary())
+        except ValueError as error:
+            raise SchemaError(f"the key: {error}") from None
         if tombstones is None:
             return keys, self._encoded_values(columns)
         present = np.flatnonzero(~tombstones.to_numpy(zero_copy_only=False))

@@ -7,6 +7,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pyarrow as pa
+import pytest
 from google.protobuf.message import DecodeError, Message
 from hypothesis import Phase, given, settings
 
@@ -175,6 +176,40 @@ def test_damage_is_what_the_library_refuses(messages: list[Message], chance: ran
         else:
             # The library accepts a date without a day, or an hour of 99. A column does not.
             assert faults[at].startswith(("day:", "clock:", "at:", "took:"))
+
+
+@pytest.mark.parametrize(
+    ("field", "parts", "is_valid"),
+    [
+        ("day", {"year": 2024, "month": 2, "day": 29}, True),
+        ("day", {"year": 2023, "month": 2, "day": 29}, False),
+        ("day", {"year": 2024, "month": 4, "day": 31}, False),
+        ("day", {"year": 9999, "month": 12, "day": 31}, True),
+        ("day", {"year": 0, "month": 1, "day": 1}, False),
+        ("day", {"year": 2024, "month": 2}, False),
+        ("clock", {"hours": 23, "minutes": 59, "seconds": 59, "nanos": 999_999_999}, True),
+        ("clock", {"hours": 1, "minutes": 90}, False),
+        ("clock", {"hours": 1, "minutes": -30}, False),
+        ("clock", {"hours": 1, "seconds": 60}, False),
+        ("clock", {"hours": 1, "nanos": 10**9}, False),
+        ("at", {"seconds": -62_135_596_800}, True),
+        ("at", {"seconds": -62_135_596_801}, False),
+        ("at", {"seconds": 253_402_300_799, "nanos": 999_999_999}, True),
+        ("at", {"seconds": 253_402_300_800}, False),
+        ("at", {"seconds": 10, "nanos": -1_500}, False),
+        ("at", {"seconds": 10, "nanos": 2 * 10**9}, False),
+        ("took", {"seconds": 315_576_000_000}, True),
+        ("took", {"seconds": -315_576_000_001}, False),
+        ("took", {"seconds": 10, "nanos": 10**9}, False),
+    ],
+)
+def test_a_date_or_time_that_does_not_exist_is_a_fault(field: str, parts: dict[str, int], is_valid: bool) -> None:
+    message = CLASS(i32=1)
+    for name, number in parts.items():
+        setattr(getattr(message, field), name, number)
+    rows, faults = _read([message.SerializeToString(), CLASS(i32=2).SerializeToString()])
+    assert [row["i32"] for row in rows] == ([1, 2] if is_valid else [2])
+    assert list(faults) == ([] if is_valid else [0])
 
 
 def test_a_packed_field_after_an_unfinished_one_keeps_its_first_number() -> None:

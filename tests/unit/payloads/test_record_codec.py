@@ -127,6 +127,55 @@ def _codecs(value_format: KafkaValueFormat, key_format: KafkaKeyFormat) -> Recor
     return found
 
 
+_DAYS = (-719_162, 2_932_896)
+_MICROSECONDS = (_DAYS[0] * 86_400 * 10**6, (_DAYS[1] + 1) * 86_400 * 10**6 - 1)
+_PROTOBUF_DURATION = 315_576_000_000 * 10**6
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+@pytest.mark.parametrize(
+    ("column", "limits", "options"),
+    [
+        ("DATE", _DAYS, {}),
+        ("TIMESTAMP", _MICROSECONDS, {}),
+        ("TIMESTAMP_NTZ", _MICROSECONDS, {}),
+        ("DATE", _DAYS, {"key": KafkaKeyFormat.STRING}),
+        ("TIMESTAMP", _MICROSECONDS, {"key": KafkaKeyFormat.JSON}),
+        ("DATE", _DAYS, {"value": PROTOBUF}),
+        ("TIMESTAMP", _MICROSECONDS, {"value": PROTOBUF}),
+        ("INTERVAL DAY TO SECOND", (-_PROTOBUF_DURATION, _PROTOBUF_DURATION), {"value": PROTOBUF}),
+    ],
+)
+def test_a_time_beyond_those_of_its_format_is_refused(
+    column: str, limits: tuple[int, int], options: dict[str, Any], sign: int
+) -> None:
+    schema = parse_ddl(f"x {column}")
+    keys = ("x",) if "key" in options else ()
+    codec = RecordCodec(schema, keys, PayloadFormat(**{"value": JSON} | options), _unknown)
+    number = pa.int32() if column == "DATE" else pa.int64()
+
+    def batch(value: int) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([pa.array([None, value], number).view(schema.types[0])], schema=schema)
+
+    limit = max(limits) if sign > 0 else min(limits)
+    decoded = codec.decode(*codec.encode(batch(limit), None))
+    assert decoded.faults == {}
+    assert decoded.columns.equals(batch(limit))
+    with pytest.raises(SchemaError, match=r"(x|key).* (range|years)"):
+        codec.encode(batch(limit + sign), None)
+
+
+@pytest.mark.parametrize("micros", [-(2**63), -1, 0, 1, 2**63 - 1])
+def test_each_duration_comes_back_from_json(micros: int) -> None:
+    codec = _codec("x INTERVAL DAY TO SECOND")
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array([micros], pa.duration("us"))], schema=parse_ddl("x INTERVAL DAY TO SECOND")
+    )
+    decoded = codec.decode(*codec.encode(batch, None))
+    assert decoded.faults == {}
+    assert decoded.columns.equals(batch)
+
+
 @settings(max_examples=25, deadline=None)
 @given(_rows)
 def test_avro_is_what_fastavro_reads(rows: list[dict[str, Any]]) -> None:
