@@ -1,18 +1,20 @@
 """Avro's schema resolution of record fields, with the reader's default values.
 
-The fields of a writer's record become those of the reader's record. A field that the writer did not have gets the
-reader's default, within nested records too. Fields that only the writer has stay. Types are promoted later, to those
-of the columns. Source: Avro 1.12's specification, "Schema Resolution".
+The fields of a writer's record become those of the reader's record, by name or alias. A field that the writer did not
+have gets the reader's default, within nested records too. Fields that only the writer has stay. An unknown symbol of
+an enum becomes the default of the reader's enum; without one it stays. Integers become floats, and text becomes bytes.
+Other promotions come later, to the types of the columns. Source: Avro 1.12's specification, "Schema Resolution".
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pat
 
 from millrace.errors import SchemaError
@@ -24,6 +26,7 @@ _INTEGER_BITS: Final = {"int": 32, "long": 64}
 _FLOATS: Final = {"float": struct.Struct("<f"), "double": struct.Struct("<d")}
 
 
+_LEAVES: Final = {"float": pa.float32(), "double": pa.float64(), "bytes": pa.binary()}
 _NOT_OF_TYPE: Final = (KeyError, TypeError, ValueError, OverflowError, AttributeError, struct.error)
 """Errors of encoding a value as another type."""
 
@@ -58,8 +61,10 @@ def resolution(written: pa.DataType, schema: AvroSchema, names: AvroNames, path:
         present = [each for each in schema if each != "null"]
         return resolution(written, present[0], names, path) if len(present) == 1 else None
     kind = schema if isinstance(schema, str) else schema["type"]
-    if isinstance(schema, str):
-        return None
+    if isinstance(schema, str) or kind in _LEAVES:
+        return None if isinstance(schema, dict) and "logicalType" in schema else _of_leaf(written, kind)
+    if kind == "enum" and pat.is_string(written):
+        return _of_enum(written, schema)
     if kind == "record" and pat.is_struct(written):
         return _of_record(written, schema, names, path)
     if kind == "array" and pat.is_list(written):
@@ -71,15 +76,35 @@ def resolution(written: pa.DataType, schema: AvroSchema, names: AvroNames, path:
     return None
 
 
+def _of_leaf(written: pa.DataType, kind: str) -> Resolution | None:
+    """Return a promotion that other formats and older rows of a topic do not have."""
+    data_type = _LEAVES.get(kind)
+    if data_type is None or not (pat.is_string if kind == "bytes" else pat.is_integer)(written):
+        return None
+    return Resolution(data_type, lambda array: array.cast(data_type, safe=False))
+
+
+def _of_enum(written: pa.DataType, schema: dict[str, Any]) -> Resolution | None:
+    default = schema.get("default")
+    if default is None:
+        return None
+    symbols = pa.array([*schema["symbols"], None], pa.string())
+    return Resolution(written, lambda array: pc.if_else(pc.is_in(array, symbols), array, default))
+
+
 def _of_record(written: pa.DataType, schema: dict[str, Any], names: AvroNames, path: str) -> Resolution | None:
     prefix = f"{path}." if path else ""
     fields = list(written)
     inner: dict[int, Resolution] = {}
     added: list[pa.Scalar] = []
+    is_renamed = False
+    own_names = {each["name"] for each in schema["fields"]}
     for each in schema["fields"]:
         name = each["name"]
-        at = written.get_field_index(name)
+        at = _place(written, each, own_names)
         if at >= 0:
+            is_renamed = is_renamed or fields[at].name != name
+            fields[at] = fields[at].with_name(name)
             found = resolution(written.field(at).type, each["type"], names, prefix + name)
             if found is not None:
                 inner[at] = found
@@ -87,7 +112,7 @@ def _of_record(written: pa.DataType, schema: dict[str, Any], names: AvroNames, p
         elif each.get("default") is not None:
             added.append(default_value(each, names, prefix + name))
             fields.append(pa.field(name, added[-1].type, is_nullable(names.resolve(each["type"]))))
-    if not inner and not added:
+    if not (inner or added or is_renamed):
         return None
 
     def apply(array: pa.Array) -> pa.Array:
@@ -96,6 +121,16 @@ def _of_record(written: pa.DataType, schema: dict[str, Any], names: AvroNames, p
         return pa.StructArray.from_arrays(parts, fields=fields, mask=array.is_null() if array.null_count else None)
 
     return Resolution(pa.struct(fields), apply)
+
+
+def _place(written: pa.DataType, field: dict[str, Any], own_names: Collection[str]) -> int:
+    """Return the index of the writer's field for a field of the reader, or -1.
+
+    Fields match by name, or else by an alias that is not the name of another field.
+    """
+    aliases = [alias for alias in field.get("aliases", ()) if alias not in own_names]
+    places = (written.get_field_index(name) for name in (field["name"], *aliases))
+    return next((at for at in places if at >= 0), -1)
 
 
 def _of_list(written: pa.DataType, inner: Resolution) -> Resolution:

@@ -169,6 +169,42 @@ def test_fields_of_nested_records_have_the_readers_defaults(wrap: Any, values: l
 
 
 @pytest.mark.parametrize(
+    ("written", "wanted", "values", "expected"),
+    [
+        ("long", "double", [2**53 + 1, 5], [2.0**53, 5.0]),
+        ("int", "float", [2**24 + 1], [2.0**24]),
+        (["null", "long"], ["null", "float"], [None, 5], [None, 5.0]),
+        ("string", "bytes", ["\u00e4"], ["\u00e4".encode()]),
+        ({"type": "array", "items": "int"}, {"type": "array", "items": "double"}, [[1, 2], []], [[1.0, 2.0], []]),
+        (
+            ["null", {"type": "enum", "name": "E", "symbols": ["A", "Z"]}],
+            ["null", {"type": "enum", "name": "E", "symbols": ["A", "U"], "default": "U"}],
+            ["A", "Z", None],
+            ["A", "U", None],
+        ),
+        (
+            {"type": "record", "name": "N", "fields": [{"name": "old", "type": "int"}, {"name": "b", "type": "int"}]},
+            {"type": "record", "name": "N", "fields": [{"name": "new", "type": "long", "aliases": ["x", "old"]}]},
+            [{"old": 5, "b": 6}],
+            [{"new": 5}],
+        ),
+        (
+            {"type": "record", "name": "N", "fields": [{"name": "a", "type": "int"}]},
+            {"type": "record", "name": "N", "fields": [
+                {"name": "a", "type": "int"}, {"name": "b", "type": "int", "aliases": ["a"], "default": 7}]},
+            [{"a": 5}],
+            [{"a": 5, "b": 7}],
+        ),
+    ],
+)  # fmt: skip
+def test_values_are_resolved_as_avro_does(written: Any, wanted: Any, values: list[Any], expected: list[Any]) -> None:
+    decoded = _resolved([{"name": "x", "type": written}], [{"name": "y", "type": wanted, "aliases": ["x"]}], *values)
+    assert decoded.faults == {}
+    decoded.columns.validate(full=True)
+    assert decoded.columns.column("y").to_pylist() == expected
+
+
+@pytest.mark.parametrize(
     ("field_type", "default"),
     [
         ("int", 2**31),
