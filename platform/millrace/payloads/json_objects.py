@@ -31,9 +31,9 @@ _ONE_BY_ONE: Final = 16
 
 _ROW: Final = re.compile(r"in row (\d+)\s*$")
 _UNEXPECTED: Final = "unexpected field"
-_MORE: Final = re.compile(rb'\}\s*,\s*"')
+_MORE: Final = r'\}\s*,\s*"'
 """A property after the end of an object. Every payload that adds properties has one."""
-_NO_NUMBER: Final = re.compile(rb"[:,\[]\s*-?(?:NaN|Inf)")
+_NO_NUMBER: Final = r"[:,\[]\s*-?(?:NaN|Inf)"
 _PROPERTY: Final = (b'{"v":', b"}\n")
 _ELEMENT: Final = (b'{"v":[', b"]}\n")
 _NOTHING: Final = b""
@@ -117,9 +117,8 @@ def _parsed(payloads: pa.Array, schema: pa.Schema) -> pa.Array | None:
         if _UNEXPECTED not in str(error):
             raise
         table = _table(text, wrapped, "ignore")
-        if _has_no_number(text.to_pybytes()):
-            return None
-        if _MORE.search(text) and _elements(payloads) != len(payloads):
+        whole = pa.array([text.to_pybytes()], pa.binary())
+        if _has_no_number(whole) or (_has(whole, _MORE) and _elements(payloads) != len(payloads)):
             return None
     if table.num_rows != len(payloads):
         return None
@@ -127,9 +126,14 @@ def _parsed(payloads: pa.Array, schema: pa.Schema) -> pa.Array | None:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
-def _has_no_number(text: bytes) -> bool:
+def _has_no_number(text: pa.BinaryArray) -> bool:
     """Return whether a value may be one of Arrow's floats without a number, also in a property that is no column."""
-    return (b"NaN" in text or b"Inf" in text) and _NO_NUMBER.search(text) is not None
+    return (_has(text, "NaN") or _has(text, "Inf")) and _has(text, _NO_NUMBER)  # the plain words are found much faster
+
+
+def _has(text: pa.BinaryArray, pattern: str) -> bool:
+    found: bool = pc.any(pc.match_substring_regex(text, pattern)).as_py()
+    return found
 
 
 def _elements(payloads: pa.Array) -> int:
