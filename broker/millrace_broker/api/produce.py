@@ -206,7 +206,11 @@ async def _verify(
     producer_id, epoch = header.producer_id, header.producer_epoch
     entry = partition.log.find_producer(producer_id)
     is_known = entry is not None and entry.has_open_transaction(epoch)
-    if is_known or not header.is_transactional or not broker.config.transaction_partition_verification_enable:
+    if is_known or not header.is_transactional:
+        return None
+    # The option concerns the verification only. A producer that relies on its records to add their partition needs
+    # the coordinator in any case.
+    if not request.adds_partitions and not broker.config.transaction_partition_verification_enable:
         return None
     find = broker.transactions.join if request.adds_partitions else broker.transactions.verify
     verify = functools.partial(

@@ -253,7 +253,8 @@ class BrokerConfig(
     transaction_partition_verification_enable: Annotated[bool, CLUSTER_WIDE] = Field(
         True,
         description="Whether a leader verifies that the partition was added to the transaction before it appends "
-        "(KIP-890).",
+        "(KIP-890). Kafka's producers of transaction version 2 do not need the option, because their records add the "
+        "partition.",
     )
     transaction_state_log_num_partitions: PositiveInt32 = Field(
         50, description="Partitions of __transaction_state. Do not change this after the topic exists."

@@ -60,12 +60,13 @@ class ManualClock:
 
 @asynccontextmanager
 async def opened(
-    directory: Path, clock: ManualClock | None = None, *, offsets_partitions: int = 50
+    directory: Path, clock: ManualClock | None = None, *, offsets_partitions: int = 50, verifies: bool = True
 ) -> AsyncIterator[Broker]:
     values = {
         "log.dirs": str(directory),
         "transaction.state.log.num.partitions": "2",
         "offsets.topic.num.partitions": str(offsets_partitions),
+        "transaction.partition.verification.enable": str(verifies).lower(),
     }
     broker = await open_broker(
         BrokerConfig.load(values), endpoints={"PLAINTEXT": Listener("127.0.0.1", 1)}, clock=clock

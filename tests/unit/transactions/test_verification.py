@@ -28,7 +28,9 @@ from millrace_broker.transactions import ProducerIdAndEpoch
 from .test_coordinator import at_rest, is_stable, opened, partition_of, run
 
 
-async def _produce(broker: Broker, producer: ProducerIdAndEpoch) -> pb.ProduceResponse.PartitionResult:
+async def _produce(
+    broker: Broker, producer: ProducerIdAndEpoch, *, adds_partitions: bool = False
+) -> pb.ProduceResponse.PartitionResult:
     batch = build_rows_batch(
         [Record(value=b"v", timestamp_ms=broker.clock.now_ms())],
         producer_id=producer.producer_id,
@@ -37,7 +39,7 @@ async def _produce(broker: Broker, producer: ProducerIdAndEpoch) -> pb.ProduceRe
         is_transactional=True,
     )
     data = pb.ProduceRequest.PartitionData(partition=0, records=bytes(batch))
-    request = pb.ProduceRequest(acks=-1, transactional_id="t", timeout_ms=1000)
+    request = pb.ProduceRequest(acks=-1, transactional_id="t", timeout_ms=1000, adds_partitions=adds_partitions)
     request.topics.add(name="orders", partitions=[data])
     context = RequestContext("Produce", "L", ANONYMOUS, "", ClientAddress("h", 1), cast("Any", None))
     answer = await produce.handle(broker, request, context)
@@ -70,6 +72,19 @@ def test_records_that_come_after_the_end_of_their_transaction_are_not_appended(
             assert (appended.error.code, appended.base_offset) == (0, 1)
             assert not is_stable(broker, 0), "the producer's next transaction is open"
             await broker.transactions.end("t", producer, committed=True, keeps_epoch=True)
+            await at_rest(broker, "t")
+            assert is_stable(broker, 0)
+
+    run(scenario)
+
+
+def test_records_add_their_partition_to_the_transaction_also_without_verification(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(tmp_path, verifies=False) as broker:
+            producer = await broker.transactions.init_producer_id("t", None, timeout_ms=60_000)
+            assert not (await _produce(broker, producer, adds_partitions=True)).error.code
+            assert broker.transactions.describe("t").partitions == {("orders", 0)}
+            await broker.transactions.end("t", producer, committed=True)
             await at_rest(broker, "t")
             assert is_stable(broker, 0)
 
