@@ -74,6 +74,8 @@ class Producing(NamedTuple):
     transactional_id: str = ""
     coordinator_key: str = ""
     adds_partitions: bool = False
+    raises_epoch: bool = False
+    """True if the end of a transaction raises the producer's epoch, so that each epoch begins with sequence 0."""
     writes_audit: bool = False
     """True if the request is a broker's, with rows of its audit."""
 
@@ -103,7 +105,8 @@ async def handle(broker: Broker, request: pb.ProduceRequest, context: RequestCon
         request.transactional_id,
         request.coordinator_key,
         request.adds_partitions,
-        any(each.name == AUDIT_TOPIC for each in request.topics) and _is_broker(broker, context),
+        raises_epoch=True,
+        writes_audit=any(each.name == AUDIT_TOPIC for each in request.topics) and _is_broker(broker, context),
     )
     response = pb.ProduceResponse()
     appends = []
@@ -208,6 +211,9 @@ async def _verify(
     is_known = entry is not None and entry.has_open_transaction(epoch)
     if is_known or not header.is_transactional:
         return None
+    if entry is None:
+        # A producer that keeps its epoch counts on over its transactions, and the partition may have forgotten it.
+        partition.log.expect(producer_id, epoch, 0 if request.raises_epoch else header.base_sequence)
     # The option concerns the verification only. A producer that relies on its records to add their partition needs
     # the coordinator in any case.
     if not request.adds_partitions and not broker.config.transaction_partition_verification_enable:

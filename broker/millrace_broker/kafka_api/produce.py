@@ -64,6 +64,7 @@ async def handle(message: ProduceRequest, request: KafkaRequest) -> ProduceRespo
         timeout_ms=max(0, message.timeout_ms),
         transactional_id=message.transactional_id or "",
         adds_partitions=request.version >= _WITH_IMPLICIT_PARTITIONS,
+        raises_epoch=request.version >= _WITH_IMPLICIT_PARTITIONS,
     )
     denied = _denied(message, request)
     has_id = request.version >= _WITH_TOPIC_IDS

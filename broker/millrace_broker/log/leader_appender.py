@@ -19,6 +19,7 @@ from millrace.errors import (
     StorageError,
 )
 from millrace.records import (
+    NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     BatchHeader,
     ControlType,
@@ -203,9 +204,8 @@ class LeaderAppender:
         if header.producer_id == NO_PRODUCER_ID:
             return None
         entry = self._producers.states.get(header.producer_id)
-        # Each epoch starts at sequence 0. A batch may overtake the first batch of an unknown producer. Without the
-        # lower bound any sequence number would be accepted.
-        lowest = 0 if header.is_transactional and entry.epoch != header.producer_epoch else None
+        is_unknown = entry.epoch == NO_PRODUCER_EPOCH
+        lowest = self._producers.states.lowest_sequence(entry.producer_id) if is_unknown else None
         return append_batch(entry, header, origin, lowest_sequence=lowest)
 
     # --- the active segment --------------------------------------------------------------------------------

@@ -202,6 +202,10 @@ class PartitionLog:
         """Return a producer's entry; None if it is unknown. Each batch and each end marker replaces the entry."""
         return self._producers.states.find(producer_id)
 
+    def expect(self, producer_id: int, epoch: int, sequence: int) -> None:
+        """Note a batch of an unknown producer before its append; see ``ProducerStates.expect``."""
+        self._producers.states.expect(producer_id, epoch, sequence, self._local.clock.now_ms())
+
     # --- reads ---------------------------------------------------------------------------------------------
 
     def read(

@@ -94,6 +94,14 @@ class ProducerEntry(NamedTuple):
         return None
 
 
+class FirstSequence(NamedTuple):
+    """Lowest sequence number of a producer's batches that wait for their append."""
+
+    epoch: int
+    sequence: int
+    noted_ms: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletedTransaction:
     """A transaction with an end marker. Offsets are those of its first record and of the marker."""
@@ -241,6 +249,8 @@ class ProducerStates:
         self._open: dict[int, int] = {}
         """The first offset of each open transaction, by producer."""
         self._heard_ms: dict[int, int] = {}
+        self._first_sequences: dict[int, FirstSequence] = {}
+        """The first sequence number of each producer that has sent batches and has no entry yet."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -264,6 +274,23 @@ class ProducerStates:
         else:
             self._open[entry.producer_id] = entry.open_transaction_offset
         self._heard_ms[entry.producer_id] = now_ms
+        if self._first_sequences:
+            self._first_sequences.pop(entry.producer_id, None)
+
+    def expect(self, producer_id: int, epoch: int, sequence: int, now_ms: int) -> None:
+        """Note the sequence number of a batch of an unknown producer, Kafka's ``VerificationStateEntry``.
+
+        The first batch of the producer must not exceed the lowest noted number. It may otherwise have overtaken
+        earlier batches, which could not be appended any more. The caller need not hold the partition's lock.
+        """
+        noted = self._first_sequences.get(producer_id)
+        if noted is None or epoch > noted.epoch or (epoch == noted.epoch and sequence < noted.sequence):
+            self._first_sequences[producer_id] = FirstSequence(epoch, sequence, now_ms)
+
+    def lowest_sequence(self, producer_id: int) -> int | None:
+        """Return the lowest noted sequence number of an unknown producer."""
+        noted = self._first_sequences.get(producer_id)
+        return None if noted is None else noted.sequence
 
     def first_open_offset(self, *, but: int | None = None) -> int | None:
         """Return the first offset of all open transactions, except one producer's; None if there are none."""
@@ -284,3 +311,7 @@ class ProducerStates:
             if now_ms - heard_ms >= expiration_ms and self._entries[producer_id].open_transaction_offset is None
         ]:
             del self._entries[producer_id], self._heard_ms[producer_id]
+        for producer_id in list(self._first_sequences):  # a copy, because ``expect`` is called in another thread
+            noted = self._first_sequences.get(producer_id)
+            if noted is not None and now_ms - noted.noted_ms >= expiration_ms:
+                self._first_sequences.pop(producer_id, None)

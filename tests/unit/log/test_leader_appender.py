@@ -158,21 +158,20 @@ def test_a_duplicate_has_the_times_and_offsets_of_its_first_copy(
 
 
 @pytest.mark.parametrize(
-    ("is_transactional", "base_sequence", "is_accepted"),
-    [(False, 0, True), (False, 3, True), (True, 0, True), (True, 3, False)],
+    ("lowest", "base_sequence", "is_accepted"), [(None, 3, True), (3, 3, True), (0, 0, True), (0, 3, False)]
 )
-def test_a_transaction_of_an_unknown_producer_begins_with_its_first_batch(
-    open_log: Open, batch: Batch, is_transactional: bool, base_sequence: int, is_accepted: bool
+def test_the_first_batch_of_an_unknown_producer_is_the_lowest_one_that_waits(
+    open_log: Open, batch: Batch, lowest: int | None, base_sequence: int, is_accepted: bool
 ) -> None:
-    # Without a transaction the state of a producer may be lost by retention, and any sequence number follows.
+    # The state of a producer may be lost by retention. Without earlier batches any sequence number follows.
     log = open_log()
-    sent = batch(producer_id=9, producer_epoch=0, base_sequence=base_sequence, is_transactional=is_transactional)
+    if lowest is not None:
+        log.expect(9, 0, lowest)
+    sent = batch(producer_id=9, producer_epoch=0, base_sequence=base_sequence, is_transactional=True)
     if is_accepted:
-        log.append(sent, in_transaction=is_transactional)
-        following = batch(
-            producer_id=9, producer_epoch=0, base_sequence=base_sequence + 1, is_transactional=is_transactional
-        )
-        assert log.append(following, in_transaction=is_transactional).base_offset == 1
+        log.append(sent, in_transaction=True)
+        following = batch(producer_id=9, producer_epoch=0, base_sequence=base_sequence + 1, is_transactional=True)
+        assert log.append(following, in_transaction=True).base_offset == 1
     else:
         with pytest.raises(OutOfOrderSequenceError):
             log.append(sent, in_transaction=True)

@@ -206,3 +206,23 @@ def test_silent_producers_expire_unless_their_transaction_is_open(now_ms: int, l
     assert [each.producer_id for each in states] == left
     states.expire(now_ms, 100)
     assert [each.producer_id for each in states] == left
+
+
+def test_the_lowest_sequence_number_of_an_unknown_producer_is_kept_until_its_first_batch() -> None:
+    states = ProducerStates()
+    assert states.lowest_sequence(9) is None
+    for epoch, sequence, lowest in ((0, 7, 7), (0, 5, 5), (0, 6, 5), (1, 8, 8), (0, 1, 8)):
+        states.expect(9, epoch, sequence, 1000)
+        assert states.lowest_sequence(9) == lowest
+    states.update(ProducerEntry(producer_id=8), 1000)
+    assert states.lowest_sequence(9) == 8
+    states.update(ProducerEntry(producer_id=9), 1000)
+    assert states.lowest_sequence(9) is None
+
+
+@pytest.mark.parametrize(("now_ms", "lowest"), [(1099, 7), (1100, None)])
+def test_the_sequence_number_of_a_batch_that_is_never_appended_expires(now_ms: int, lowest: int | None) -> None:
+    states = ProducerStates()
+    states.expect(9, 0, 7, 1000)
+    states.expire(now_ms, 100)
+    assert states.lowest_sequence(9) == lowest

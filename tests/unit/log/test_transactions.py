@@ -257,7 +257,9 @@ def test_a_batch_of_a_transaction_that_overtook_the_first_one_is_refused(open_lo
     log = open_log()
     ahead = Producer(log, batch, 1)
     ahead.sequence = 3
-    with pytest.raises(OutOfOrderSequenceError):
+    log.expect(1, 0, 3)
+    log.expect(1, 0, 0)
+    with pytest.raises(OutOfOrderSequenceError, match="sequence number 3 arrived before sequence number 0"):
         ahead.send()
     first = Producer(log, batch, 1)
     first.send(3)

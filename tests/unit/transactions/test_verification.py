@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +18,7 @@ from millrace.errors import (
     MillraceError,
     NotCoordinatorError,
     NotEnoughReplicasError,
+    OutOfOrderSequenceError,
     RequestTimedOutError,
 )
 from millrace.protocol import millrace_pb2 as pb
@@ -28,22 +31,88 @@ from millrace_broker.transactions import ProducerIdAndEpoch
 from .test_coordinator import at_rest, is_stable, opened, partition_of, run
 
 
-async def _produce(
-    broker: Broker, producer: ProducerIdAndEpoch, *, adds_partitions: bool = False
-) -> pb.ProduceResponse.PartitionResult:
+def _batch(broker: Broker, producer: ProducerIdAndEpoch, sequence: int = 0) -> bytes:
     batch = build_rows_batch(
         [Record(value=b"v", timestamp_ms=broker.clock.now_ms())],
         producer_id=producer.producer_id,
         producer_epoch=producer.epoch,
-        base_sequence=0,
+        base_sequence=sequence,
         is_transactional=True,
     )
-    data = pb.ProduceRequest.PartitionData(partition=0, records=bytes(batch))
+    return bytes(batch)
+
+
+async def _produce(
+    broker: Broker, producer: ProducerIdAndEpoch, *, adds_partitions: bool = False
+) -> pb.ProduceResponse.PartitionResult:
+    data = pb.ProduceRequest.PartitionData(partition=0, records=_batch(broker, producer))
     request = pb.ProduceRequest(acks=-1, transactional_id="t", timeout_ms=1000, adds_partitions=adds_partitions)
     request.topics.add(name="orders", partitions=[data])
     context = RequestContext("Produce", "L", ANONYMOUS, "", ClientAddress("h", 1), cast("Any", None))
     answer = await produce.handle(broker, request, context)
     return answer.topics[0].partitions[0]
+
+
+async def _error(broker: Broker, producer: ProducerIdAndEpoch, sequence: int, *, raises_epoch: bool = False) -> int:
+    """Append a batch as a Kafka client's, and return the code of its error."""
+    data = produce.PartitionAppend("orders", 0, _batch(broker, producer, sequence))
+    request = produce.Producing(acks=-1, timeout_ms=1000, transactional_id="t", raises_epoch=raises_epoch)
+    await produce.append(broker, request, [data])
+    return 0 if data.error is None else data.error.code
+
+
+@asynccontextmanager
+async def _forgotten(directory: Path) -> AsyncIterator[tuple[Broker, ProducerIdAndEpoch]]:
+    """Open a broker whose partition has forgotten a producer that keeps its epoch.
+
+    The producer's second transaction is open, and the sequence number of its next record is 1.
+    """
+    async with opened(directory) as broker:
+        producer = await broker.transactions.init_producer_id("t", None, timeout_ms=60_000)
+        await broker.transactions.add_partitions("t", producer, [("orders", 0)])
+        assert not await _error(broker, producer, 0)
+        await broker.transactions.end("t", producer, committed=True, keeps_epoch=True)
+        await at_rest(broker, "t")
+        log = partition_of(broker, 0).log
+        log.tick(producer_expiration_ms=0)
+        assert log.find_producer(producer.producer_id) is None
+        await broker.transactions.add_partitions("t", producer, [("orders", 0)])
+        yield broker, producer
+
+
+def test_a_producer_that_keeps_its_epoch_counts_on_in_a_partition_that_has_forgotten_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with _forgotten(tmp_path) as (broker, producer):
+            assert [await _error(broker, producer, sequence) for sequence in (1, 2)] == [0, 0]
+
+    run(scenario)
+
+
+def test_a_batch_is_refused_after_an_earlier_one_that_could_not_be_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with _forgotten(tmp_path) as (broker, producer):
+            with monkeypatch.context() as patch:
+                patch.setattr(broker.transactions, "_coordinator_elsewhere", lambda key: 5)
+                assert await _error(broker, producer, 1) == NotEnoughReplicasError.code
+            assert await _error(broker, producer, 2) == OutOfOrderSequenceError.code
+            assert [await _error(broker, producer, sequence) for sequence in (1, 2)] == [0, 0]
+
+    monkeypatch.setattr(produce, "_OVERTAKING_WAIT_S", 0)
+    run(scenario)
+
+
+def test_a_producer_that_raises_its_epoch_begins_with_sequence_number_0(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with _forgotten(tmp_path) as (broker, producer):
+            assert await _error(broker, producer, 1, raises_epoch=True) == OutOfOrderSequenceError.code
+            assert await _error(broker, producer, 0, raises_epoch=True) == 0
+
+    monkeypatch.setattr(produce, "_OVERTAKING_WAIT_S", 0)
+    run(scenario)
 
 
 @pytest.mark.parametrize("committed", [True, False])
