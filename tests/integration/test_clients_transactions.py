@@ -3,6 +3,7 @@
 Transactions are committed, aborted, fenced, prepared and restarted, also with offsets.
 """
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from millrace.errors import (
     SchemaMismatchError,
     TransactionAbortedError,
     UnknownTopicOrPartitionError,
+    UsageError,
 )
 from millrace_broker.testing import EmbeddedBroker
 
@@ -155,6 +157,61 @@ def test_calls_out_of_order_say_what_to_do(admin: Admin, module_broker: Embedded
     with Producer(module_broker.bootstrap_servers) as plain, pytest.raises(InvalidTxnStateError, match="transactional"):
         plain.begin_transaction()
     assert _read(module_broker, "orderly") == []
+
+
+def test_transaction_calls_in_a_callback_are_refused_and_change_nothing(
+    admin: Admin, module_broker: EmbeddedBroker
+) -> None:
+    admin.create_topic("callbacks")
+    partition = TopicPartition("callbacks", 0)
+    refused: list[str] = []
+
+    # The commit sends the record, so that the callback runs while another thread's call is in progress.
+    with _producer(module_broker, "callbacks", linger_ms=60_000) as producer:
+        calls = {
+            "init": producer.init_transactions,
+            "begin": producer.begin_transaction,
+            "offsets": lambda: producer.send_offsets_to_transaction({partition: 1}, "group"),
+            "prepare": producer.prepared_transaction,
+            "abort": producer.abort_transaction,
+            "commit": producer.commit_transaction,
+        }
+
+        def delivered(metadata: Any, error: Any) -> None:
+            for name, call in calls.items():
+                with contextlib.suppress(UsageError):
+                    call()
+                    continue
+                refused.append(name)
+
+        producer.init_transactions()
+        for _ in range(2):
+            producer.begin_transaction()
+            producer.send("callbacks", b"value", on_delivery=delivered)
+            producer.commit_transaction()
+    assert refused == [*calls, *calls]
+    assert _read(module_broker, "callbacks") == [b"value", b"value"]
+
+
+def test_a_callback_does_not_end_the_open_transaction(admin: Admin, module_broker: EmbeddedBroker) -> None:
+    admin.create_topic("open-in-callback")
+    errors: list[Exception] = []
+
+    def commits(metadata: Any, error: Any) -> None:
+        try:
+            producer.commit_transaction()
+        except UsageError as refused:
+            errors.append(refused)
+
+    with _producer(module_broker, "open-in-callback") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("open-in-callback", b"1", on_delivery=commits).result(STALL_S)
+        producer.flush()
+        assert len(errors) == 1
+        producer.send("open-in-callback", b"2")
+        producer.commit_transaction()
+    assert _read(module_broker, "open-in-callback") == [b"1", b"2"]
 
 
 def test_wrong_options_of_transactions_are_refused_with_the_remedy(module_broker: EmbeddedBroker) -> None:

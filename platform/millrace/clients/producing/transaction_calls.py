@@ -21,13 +21,17 @@ from millrace.errors import (
     MillraceError,
     RequestTimedOutError,
     TransactionAbortedError,
+    UsageError,
 )
 
 logger = logging.getLogger(__name__)
 
 
 class TransactionCalls:
-    """Transaction calls of a producer with a ``transactional.id``. One call at a time, from any thread."""
+    """Transaction calls of a producer with a ``transactional.id``.
+
+    One call at a time, from any thread. In a callback of the producer each of them raises ``UsageError``.
+    """
 
     _config: ProducerConfig
     _connections: Connections
@@ -181,7 +185,14 @@ class TransactionCalls:
             return transactions.prepared()
 
     def _needed_transactions(self) -> Transactions:
+        """Return the transactions, for a call that may wait for a broker or for another thread's call.
+
+        Raises ``UsageError`` in a callback. Another thread's commit waits for the callback, which would wait for the
+        commit. The error comes before any change of the transaction.
+        """
         self._connections.check_open()
         if self._transactions is None:
             raise InvalidTxnStateError("this producer has no transactions: set transactional.id")
+        if self._sender.is_in_callback:
+            raise UsageError("a producer's callback cannot call its transactions: begin, commit or abort elsewhere")
         return self._transactions
