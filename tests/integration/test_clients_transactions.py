@@ -5,7 +5,7 @@ Transactions are committed, aborted, fenced, prepared and restarted, also with o
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -412,7 +412,7 @@ def _time_out(admin: Admin, producer: Producer, topic: str) -> None:
     """Begin a transaction, write to it, and wait until the broker has aborted it."""
     producer.init_transactions()
     producer.begin_transaction()
-    producer.send(topic, b"too late").result(STALL_S)
+    producer.send(topic, b"too late", partition=0).result(STALL_S)
     end = TopicPartition(topic, 0)
     eventually(lambda: admin.list_offsets({end: "latest"}, isolation_level="read_committed")[end].offset == 2)
 
@@ -426,17 +426,26 @@ def test_a_transaction_that_takes_too_long_is_not_committed(admin: Admin, module
     assert _read(module_broker, "tardy") == []
 
 
+@pytest.mark.parametrize("call", ["same", "other", "offsets"])
 def test_a_producer_aborts_a_transaction_that_took_too_long_and_begins_another(
-    admin: Admin, module_broker: EmbeddedBroker
+    admin: Admin, module_broker: EmbeddedBroker, call: str
 ) -> None:
-    admin.create_topic("late", partitions=1)
-    with _producer(module_broker, "late", transaction_timeout_ms=300) as producer:
-        _time_out(admin, producer, "late")
+    topic = f"late-{call}"
+    admin.create_topic(topic, partitions=2)
+    with _producer(module_broker, topic, transaction_timeout_ms=300) as producer:
+        _time_out(admin, producer, topic)
+        calls: dict[str, Callable[[], object]] = {
+            "same": lambda: producer.send(topic, b"later still", partition=0).result(STALL_S),
+            "other": lambda: producer.send(topic, b"later still", partition=1).result(STALL_S),
+            "offsets": lambda: producer.send_offsets_to_transaction({TopicPartition(topic, 0): 1}, topic),
+        }
         with pytest.raises(InvalidProducerEpochError):
-            producer.send("late", b"later still").result(STALL_S)
+            calls[call]()
+        with pytest.raises(AbortableTransactionError):
+            producer.commit_transaction()
         producer.abort_transaction()
         producer.begin_transaction()
-    assert _read(module_broker, "late") == []
+    assert _read(module_broker, topic) == []
 
 
 def test_prepared_transactions_are_committed_together(admin: Admin, module_broker: EmbeddedBroker) -> None:

@@ -38,7 +38,7 @@ from millrace_broker.testing import EmbeddedBroker
 
 from .kafka_clients import consumer, create_topic, read
 from .kafka_wire import KafkaWire, find_coordinator, join_consumer_group
-from .waiting import Stall
+from .waiting import Stall, eventually
 
 
 class Producer(NamedTuple):
@@ -107,10 +107,10 @@ class Producer(NamedTuple):
         return found
 
 
-def _producer(wire: KafkaWire, name: str) -> Producer:
+def _producer(wire: KafkaWire, name: str, timeout_ms: int = 60_000) -> Producer:
     find_coordinator(wire, 1, name)
     stall = Stall("the producer id")
-    request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
+    request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=timeout_ms)
     answer = wire.call(request, 5)
     while answer.error_code:
         stall.check()
@@ -266,3 +266,32 @@ def test_a_fenced_producer_gets_the_error_that_its_version_knows(
         if version < 5:
             assert wire.call(AddOffsetsToTxnRequest(group_id=topic, **identity), version).error_code == since(2)
         assert wire.call(EndTxnRequest(committed=True, **identity), version).error_code == since(2)
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_the_coordinator_answers_a_producer_that_has_timed_out_as_a_fenced_one(
+    module_broker: EmbeddedBroker, topic: str, version: int
+) -> None:
+    create_topic(module_broker, topic, 2)
+    expected = (ProducerFencedError if version >= 2 else InvalidProducerEpochError).code
+    with KafkaWire(module_broker) as wire:
+        producer = _producer(wire, topic, timeout_ms=100)
+        assert producer.send(topic, b"x") == 0
+        add = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=topic,
+            v3_and_below_producer_id=producer.producer_id,
+            v3_and_below_producer_epoch=producer.epoch,
+            v3_and_below_topics=(AddPartitionsToTxnTopic(name=topic, partitions=(1,)),),
+        )
+
+        def code() -> int:
+            (answered,) = wire.call(add, version).results_by_topic_v3_and_below
+            found: int = answered.results_by_partition[0].partition_error_code
+            return found
+
+        eventually(lambda: code() not in (0, ConcurrentTransactionsError.code), "the timeout")
+        assert code() == expected
+        offsets = AddOffsetsToTxnRequest(
+            transactional_id=topic, producer_id=producer.producer_id, producer_epoch=producer.epoch, group_id=topic
+        )
+        assert wire.call(offsets, version).error_code == expected

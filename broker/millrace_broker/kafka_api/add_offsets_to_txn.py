@@ -8,7 +8,7 @@ from millrace.kafka_protocol.calls.add_offsets_to_txn import AddOffsetsToTxnRequ
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.add_offsets_to_txn import handle as add
 from millrace_broker.kafka_api.call import KafkaRequest
-from millrace_broker.kafka_api.error_codes import code_for
+from millrace_broker.kafka_api.error_codes import coordinator_code
 
 _WITH_FENCING: Final = 2
 """First version whose clients know the error PRODUCER_FENCED (KIP-588)."""
@@ -28,5 +28,5 @@ async def handle(message: AddOffsetsToTxnRequest, request: KafkaRequest) -> AddO
 
 def refuse(message: AddOffsetsToTxnRequest, version: int, error_code: int) -> AddOffsetsToTxnResponse:
     """Answer with the error."""
-    code = code_for(error_code, knows_fencing=version >= _WITH_FENCING)
+    code = coordinator_code(error_code, knows_fencing=version >= _WITH_FENCING)
     return AddOffsetsToTxnResponse(throttle_time_ms=0, error_code=code)

@@ -19,7 +19,7 @@ from millrace.kafka_protocol.calls.add_partitions_to_txn import (
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.add_partitions_to_txn import handle as add
 from millrace_broker.kafka_api.call import KafkaRequest
-from millrace_broker.kafka_api.error_codes import code_for, code_of
+from millrace_broker.kafka_api.error_codes import code_of, coordinator_code
 from millrace_broker.runtime.turns import Turns
 
 _WITH_FENCING: Final = 2
@@ -62,7 +62,7 @@ async def _added(wanted: AddPartitionsToTxnTransaction, request: KafkaRequest) -
     try:
         answer = await add(request.broker, asked, request.context)
     except MillraceError as error:
-        return _failed(wanted, code_for(code_of(error), knows_fencing=request.version >= _WITH_FENCING))
+        return _failed(wanted, coordinator_code(code_of(error), knows_fencing=request.version >= _WITH_FENCING))
     return AddPartitionsToTxnResult(
         transactional_id=wanted.transactional_id,
         topic_results=tuple(

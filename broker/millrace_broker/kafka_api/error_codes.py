@@ -45,6 +45,16 @@ def code_for(error_code: int, *, knows_fencing: bool = True, knows_abortable: bo
     return error_code
 
 
+def coordinator_code(error_code: int, *, knows_fencing: bool) -> int:
+    """Return the code with which a transaction coordinator refuses an addition to a transaction.
+
+    Kafka's coordinator has one code for a fenced producer and for a producer whose transaction has timed out.
+    """
+    if error_code == errors.InvalidProducerEpochError.code:
+        error_code = errors.ProducerFencedError.code
+    return code_for(error_code, knows_fencing=knows_fencing)
+
+
 def text_of(error: pb.Error, text_if_none: str | None = None) -> str | None:
     """Return the message of an error. Kafka's calls do not agree on the text in place of a message."""
     return error.message or text_if_none

@@ -23,6 +23,7 @@ from millrace.coordinator_records import TransactionState
 from millrace.errors import (
     AbortableTransactionError,
     ConcurrentTransactionsError,
+    InvalidProducerEpochError,
     InvalidProducerIdMappingError,
     InvalidTransactionTimeoutError,
     InvalidTxnStateError,
@@ -189,10 +190,12 @@ def add_partitions(
 ) -> TransactionMetadata | None:
     """Add partitions to a transaction, or begin it with them (AddPartitionsToTxn).
 
-    Raises ``InvalidProducerIdMappingError``, ``ProducerFencedError``, ``ConcurrentTransactionsError``.
+    Raises ``InvalidProducerIdMappingError``, ``ProducerFencedError``, ``ConcurrentTransactionsError``, and
+    ``InvalidProducerEpochError`` after the transaction's timeout.
     """
     current = _known(current)
     _check_not_ending_for(current, producer)
+    _check_not_aborted(current, producer)
     _check_producer(current, producer)
     if current.state in PREPARED:
         raise _fenced(current, producer)  # no producer has this epoch, which only fences
@@ -213,11 +216,13 @@ def add_partitions(
 def verify(current: TransactionMetadata | None, producer: ProducerIdAndEpoch, partition: PartitionKey) -> None:
     """Check that a partition belongs to the producer's open transaction (KIP-890, part 1).
 
-    Raises ``InvalidProducerIdMappingError``, ``ProducerFencedError``, ``ConcurrentTransactionsError``, and
-    ``AbortableTransactionError`` for a partition that was not added.
+    Raises ``InvalidProducerIdMappingError``, ``ProducerFencedError``, ``ConcurrentTransactionsError``,
+    ``InvalidProducerEpochError`` after the transaction's timeout, and ``AbortableTransactionError`` for a partition
+    that was not added.
     """
     current = _known(current)
     _check_not_ending_for(current, producer)
+    _check_not_aborted(current, producer)
     _check_producer(current, producer)
     if current.state is not TransactionState.ONGOING or partition not in current.partitions:
         topic, number = partition
@@ -417,6 +422,18 @@ def _check_not_ending_for(current: TransactionMetadata, producer: ProducerIdAndE
     was_told = current.last_epoch != NO_PRODUCER_EPOCH or current.version == TV_0
     if current.state in PREPARED and was_told and producer == next_producer(current):
         raise _still_ending(current)
+
+
+def _check_not_aborted(current: TransactionMetadata, producer: ProducerIdAndEpoch) -> None:
+    """Raise ``InvalidProducerEpochError`` if the producer's transaction was aborted, and no other producer has come.
+
+    Partitions refuse the producer's records with the same error. The producer may continue after its own abort.
+    """
+    if _is_repeated(current, producer) and not current.is_committed:
+        raise InvalidProducerEpochError(
+            f"the transaction of {current.transactional_id} with epoch {producer.epoch} was aborted, for example at "
+            "transaction.timeout.ms: abort it, and begin another one"
+        )
 
 
 def _check_producer(current: TransactionMetadata, producer: ProducerIdAndEpoch) -> None:

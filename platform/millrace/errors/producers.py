@@ -34,7 +34,10 @@ class DuplicateSequenceError(MillraceError):
 
 
 class InvalidProducerEpochError(MillraceError):
-    """A newer instance of this producer has fenced this one."""
+    """A newer instance has fenced this producer, or its transaction timed out.
+
+    The transaction can be aborted. The abort raises ``ProducerFencedError`` if there is a newer instance.
+    """
 
     code = 47
 

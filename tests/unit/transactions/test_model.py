@@ -209,7 +209,13 @@ class Coordinators(RuleBasedStateMachine):
 
     @rule(client=clients, partitions=st.sets(st.sampled_from(PARTITIONS), min_size=1), fate=FATE)
     def adds(self, client: TransactionalProducer, partitions: set[tuple[str, int]], fate: str) -> None:
-        with suppress(DiedError, ConcurrentTransactionsError, ProducerFencedError, InvalidProducerIdMappingError):
+        with suppress(
+            DiedError,
+            ConcurrentTransactionsError,
+            ProducerFencedError,
+            InvalidProducerEpochError,
+            InvalidProducerIdMappingError,
+        ):
             change = self.manager.add_partitions(client.transactional_id, client.producer, partitions, self.now_ms)
             if change is not None:
                 self._write(change, fate)

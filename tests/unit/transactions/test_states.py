@@ -14,6 +14,7 @@ from millrace.coordinator_records import TransactionState, read_transaction_valu
 from millrace.errors import (
     AbortableTransactionError,
     ConcurrentTransactionsError,
+    InvalidProducerEpochError,
     InvalidProducerIdMappingError,
     InvalidTransactionTimeoutError,
     InvalidTxnStateError,
@@ -326,8 +327,15 @@ def test_a_transaction_whose_time_is_up_is_aborted_and_its_producer_may_continue
     assert init(aborted, THEIRS).producer == ProducerIdAndEpoch(5, 4)
     with pytest.raises(InvalidTxnStateError):
         end(aborted, THEIRS, committed=True)
+    for current in (after, aborted):
+        with pytest.raises(InvalidProducerEpochError, match="abort it, and begin another"):
+            states.add_partitions(current, THEIRS, [("a", 5)], 2002)
+        with pytest.raises(InvalidProducerEpochError):
+            states.verify(current, THEIRS, ("a", 1))
     with pytest.raises(ProducerFencedError):
         end(init(aborted), THEIRS, committed=False)
+    with pytest.raises(ProducerFencedError):
+        states.add_partitions(init(aborted), THEIRS, [("a", 5)], 2002)
     for current in (None, COMMITTING, COMMITTED, EMPTY, replace(ONGOING, epoch=4)):
         assert states.time_out(current, THEIRS, 2000) is None, "that transaction has ended"
 

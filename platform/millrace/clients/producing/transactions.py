@@ -27,7 +27,6 @@ from millrace.errors import (
     FencedInstanceIdError,
     IllegalGenerationError,
     InvalidGroupIdError,
-    InvalidProducerEpochError,
     InvalidProducerIdMappingError,
     InvalidTransactionTimeoutError,
     InvalidTxnStateError,
@@ -339,9 +338,11 @@ class Transactions:
         self._change(lambda state: state.broken(error))
 
     def _note(self, error: MillraceError) -> MillraceError:
-        """Apply a permanent error to the state, and return the error for the application."""
-        if isinstance(error, InvalidProducerEpochError):
-            error = ProducerFencedError(error.message)
+        """Apply a permanent error to the state, and return the error for the application.
+
+        After an ``InvalidProducerEpochError`` the transaction can be aborted, as after that of a batch. The broker may
+        have aborted it at its timeout; then the producer can be used on.
+        """
         if isinstance(error, _FATAL):
             self._break(error)
         elif not isinstance(error, ClientClosedError):
