@@ -134,6 +134,8 @@ def init_producer_id(
             timeout_ms=timeout_ms,
             updated_ms=now_ms,
         )
+    if expected is not None:
+        _check_not_ending_for(current, expected)
     _check_expected(current, expected)
     if current.state in PREPARED:
         raise _still_ending(current)

@@ -95,8 +95,9 @@ def test_taking_over_from_an_open_transaction_aborts_it_first() -> None:
 
 @pytest.mark.parametrize("current", [COMMITTING, ABORTING, ROTATING])
 def test_no_producer_takes_over_while_markers_are_being_written(current: TransactionMetadata) -> None:
-    with pytest.raises(ConcurrentTransactionsError):
-        init(current)
+    for expected in (None, states.next_producer(current)):
+        with pytest.raises(ConcurrentTransactionsError):
+            init(current, expected)
 
 
 def test_a_client_that_continues_keeps_its_id_unless_another_has_taken_over() -> None:
