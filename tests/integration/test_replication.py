@@ -13,13 +13,15 @@ from typing import Any
 
 import pytest
 
-from millrace.clients import Consumer, Producer, TopicPartition
+from millrace.clients import Admin, Consumer, Producer, TopicPartition
 from millrace.errors import (
     MillraceError,
+    NotCoordinatorError,
     NotLeaderError,
     OffsetNotAvailableError,
     StaleControllerEpochError,
     StorageError,
+    TransactionalIdNotFoundError,
 )
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.decisions import LeaderAndIsrState, ReplicaAssignment
@@ -366,6 +368,38 @@ def test_transactions_over_several_brokers_are_committed_or_aborted(cluster: Rep
         follower = cluster.log(3 if partition == 0 else 1, "t", partition)
         eventually(lambda log=follower: log.last_stable_offset == log.log_end_offset)  # type: ignore[misc]
         assert len(follower.aborted_transactions(0, follower.log_end_offset)) == 2
+
+
+def _ask(cluster: ReplicaCluster, broker_id: int, call: str, request: Any) -> Any:
+    return cluster.run(cluster.broker(3 - broker_id).peers.call(broker_id, call, request, timeout_s=STALL_S))
+
+
+def test_the_coordinator_alone_describes_a_transactional_id(pair: ReplicaCluster) -> None:
+    pair.create("__transaction_state", (1,), cleanup_policy="compact")
+    options = {"bootstrap.servers": pair.bootstrap_servers}
+    with Producer(options | {"transactional.id": "tx"}) as producer:
+        producer.init_transactions()
+    request = pb.DescribeTransactionsRequest(transactional_ids=["tx", "nobody"])
+    codes = [
+        [each.error.code for each in _ask(pair, broker_id, "DescribeTransactions", request).transactions]
+        for broker_id in (1, 2)
+    ]
+    assert codes == [[0, TransactionalIdNotFoundError.code], [NotCoordinatorError.code] * 2]
+    with Admin(options) as admin:
+        assert admin.describe_transactions(["tx"])["tx"].coordinator_id == 1
+        with pytest.raises(TransactionalIdNotFoundError):
+            admin.describe_transactions(["nobody"])
+
+
+def test_each_replica_describes_the_producers_of_its_log(pair: ReplicaCluster) -> None:
+    pair.create("t", (1, 2), (1,))
+    append(pair, 1, "t", b"a", producer_id=5, producer_epoch=0, base_sequence=0)
+    pair.settle("t")
+    request = pb.DescribeProducersRequest(topics=[pb.TopicPartitions(name="t", partitions=[0, 1])])
+    for broker_id in (1, 2):
+        replicated, single = _ask(pair, broker_id, "DescribeProducers", request).topics[0].partitions
+        assert [(each.producer_id, each.last_sequence) for each in replicated.producers] == [(5, 0)]
+        assert single.error.code == (0 if broker_id == 1 else NotLeaderError.code)
 
 
 def test_a_fenced_leader_refuses_clients_and_followers_until_the_controller_decides_again(

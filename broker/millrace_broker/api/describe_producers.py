@@ -16,7 +16,10 @@ _NONE = -1
 async def handle(
     broker: Broker, request: pb.DescribeProducersRequest, context: RequestContext
 ) -> pb.DescribeProducersResponse:
-    """Describe the producers of each partition led here. The transaction start offset reveals a hanging transaction."""
+    """Describe the producers of each partition with a replica here (KIP-664).
+
+    The transaction start offset reveals a hanging transaction.
+    """
     response, turns = pb.DescribeProducersResponse(), Turns()
     for topic_partitions in request.topics:
         topic_producers = response.topics.add(name=topic_partitions.name)
@@ -24,7 +27,8 @@ async def handle(
             await turns.next()
             described = topic_producers.partitions.add(partition=number)
             try:
-                partition = broker.partitions.led(broker.partitions.topic(topic_partitions.name), number)
+                topic = broker.partitions.topic(topic_partitions.name)
+                partition = broker.partitions.led(topic, number, may_follow=True)
             except Exception as error:  # noqa: BLE001 - the partition's error; unexpected errors are logged
                 described.error.CopyFrom(error_message(error))
                 continue

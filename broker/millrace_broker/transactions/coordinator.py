@@ -8,6 +8,7 @@ that are committed as one have the external id as key (see ``external_commits``)
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,12 @@ from typing import Final
 
 from millrace.config.broker import BrokerConfig
 from millrace.coordinator_records import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from millrace.errors import CoordinatorLoadInProgressError, InvalidRequestError, TransactionalIdNotFoundError
+from millrace.errors import (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    InvalidRequestError,
+    TransactionalIdNotFoundError,
+)
 from millrace_broker.coordinators import ShardFactory, StateLog, in_time, partition_of
 from millrace_broker.metadata import ProducerIds
 from millrace_broker.network import Peers
@@ -268,7 +274,8 @@ class TransactionCoordinator:
     def describe(self, transactional_id: str) -> TransactionMetadata:
         """Return a transactional id, whatever its coordinator key is.
 
-        Raises ``TransactionalIdNotFoundError``, ``CoordinatorLoadInProgressError``.
+        Raises ``TransactionalIdNotFoundError``, ``CoordinatorLoadInProgressError``, and ``NotCoordinatorError`` for an
+        id that is not here and that another broker coordinates if it has no coordinator key.
         """
         if self._shards.is_loading:
             raise CoordinatorLoadInProgressError("transactions are being loaded: retry")
@@ -276,6 +283,8 @@ class TransactionCoordinator:
             found = shard.state_manager.find(transactional_id)
             if found is not None:
                 return found
+        with contextlib.suppress(CoordinatorNotAvailableError):  # without the topic there are no ids
+            self._shards.shard_of(transactional_id)
         raise TransactionalIdNotFoundError(
             f"transactional id {transactional_id!r} does not exist at this coordinator: list ids with "
             "`millrace transactions list`"

@@ -18,6 +18,7 @@ from millrace.clients.transactions.model import (
 )
 from millrace.errors import (
     MillraceError,
+    NotCoordinatorError,
     TransactionalIdNotFoundError,
     UnknownProducerIdError,
     UsageError,
@@ -74,17 +75,22 @@ class TransactionOperations:
         request = pb.DescribeTransactionsRequest(transactional_ids=wanted)
         found: dict[str, TransactionDescription] = {}
         errors: dict[str, MillraceError] = {}
+        redirections: dict[str, MillraceError] = {}
         for _, address in self._brokers():
             response = self._connections.call(lambda stub: stub.DescribeTransactions, request, address=address)
             for transaction in response.transactions:
                 error = error_in(transaction.error)
-                if error is not None:
+                if isinstance(error, NotCoordinatorError):
+                    redirections.setdefault(transaction.transactional_id, error)
+                elif error is not None:
                     errors.setdefault(transaction.transactional_id, error)
                 else:
                     found[transaction.transactional_id] = _transaction(transaction)
         for name in wanted:
             if name not in found:
-                raise errors.get(name) or TransactionalIdNotFoundError(f"there is no transactional id {name}")
+                # The coordinator's error counts. Without one the coordinator is moving, and the call can be repeated.
+                error = errors.get(name) or redirections.get(name)
+                raise error or TransactionalIdNotFoundError(f"there is no transactional id {name}")
         return {name: found[name] for name in wanted}
 
     @numbers_checked()
