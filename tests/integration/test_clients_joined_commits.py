@@ -14,7 +14,7 @@ from millrace.clients import Admin, Consumer, PreparedTransaction, Producer, Top
 from millrace.errors import CommitOwnerError, InvalidTxnStateError, MillraceError, ProducerFencedError
 from millrace_broker.testing import EmbeddedBroker
 
-from .waiting import Stall, eventually
+from .waiting import STALL_S, Stall, eventually
 
 
 def _producer(broker: EmbeddedBroker, external_id: str, **options: Any) -> Producer:
@@ -23,7 +23,7 @@ def _producer(broker: EmbeddedBroker, external_id: str, **options: Any) -> Produ
             "bootstrap.servers": broker.bootstrap_servers,
             "transactional.id": external_id,
             "coordinator.key": external_id,
-            **options,
+            **{name.replace("_", "."): value for name, value in options.items()},
         }
     )
 
@@ -116,6 +116,21 @@ def test_a_lost_producer_delays_readers_until_its_timeout(admin: Admin, module_b
         with pytest.raises(InvalidTxnStateError):
             admin.commit_transactions("dead", 0, committed=[left], attempt="only")
     assert _committed(module_broker, "joined-dead") == []
+
+
+def test_a_producer_whose_id_looks_assigned_is_left_alone(admin: Admin, module_broker: EmbeddedBroker) -> None:
+    admin.create_topic("joined-others", partitions=1)
+    other = _producer(module_broker, "others", transactional_id="others-0")
+    # With the same coordinator key, so that both are in one partition of __transaction_state.
+    with other, _producer(module_broker, "others") as joining:
+        other.init_transactions()
+        other.begin_transaction()
+        other.send("joined-others", b"other").result(STALL_S)
+        won = _write(joining, "joined-others", 0, "first", b"won")
+        assert won.transactional_id == "others-1"
+        admin.commit_transactions("others", 0, committed=[won], attempt="first")
+        other.commit_transaction()
+    assert _committed(module_broker, "joined-others") == [b"other", b"won"]
 
 
 def test_an_attempt_is_aborted(admin: Admin, module_broker: EmbeddedBroker) -> None:

@@ -12,6 +12,8 @@ from millrace.coordinator_records import (
     TransactionLogValue,
     TransactionPartitions,
     TransactionState,
+    external_id_field,
+    external_id_of,
     write_key,
     write_versioned,
 )
@@ -53,8 +55,9 @@ class TransactionMetadata:
     ``last_epoch`` is the epoch before ``epoch`` if the same producer may repeat a request with it. It is -1 after the
     epoch was raised to fence another producer. ``previous_producer_id`` is the producer id before ``producer_id``.
     ``next_producer_id`` is set from the end of the transaction that uses the last epoch until its completion.
-    ``version`` is Kafka's transaction version of the last end. Times are the broker's, in ms; ``started_ms`` is -1
-    before the first transaction.
+    ``version`` is Kafka's transaction version of the last end. ``external_id`` is the external id under which the
+    coordinator has assigned the transactional id, "" if a client chose it. Times are the broker's, in ms;
+    ``started_ms`` is -1 before the first transaction.
     """
 
     transactional_id: str
@@ -69,6 +72,7 @@ class TransactionMetadata:
     partitions: frozenset[PartitionKey] = frozenset()
     started_ms: int = NEVER_MS
     version: int = TV_2
+    external_id: str = ""
 
     @property
     def producer(self) -> ProducerIdAndEpoch:
@@ -107,6 +111,7 @@ class TransactionMetadata:
             transaction_last_update_timestamp_ms=self.updated_ms,
             transaction_start_timestamp_ms=self.started_ms,
             client_transaction_version=self.version,
+            unknown_tagged_fields=external_id_field(self.external_id),
         )
         return StateRecord(key_of(self.transactional_id), write_versioned(value, _VALUE_VERSION))
 
@@ -171,12 +176,6 @@ def numbered_id(external_id: str, number: int) -> str:
     return f"{external_id}-{number}"
 
 
-def is_numbered_id(external_id: str, transactional_id: str) -> bool:
-    """Return whether ``numbered_id`` gives this transactional id for some number."""
-    rest = transactional_id.removeprefix(f"{external_id}-")
-    return rest != transactional_id and rest.isascii() and rest.isdecimal()
-
-
 def key_of(transactional_id: str) -> bytes:
     """Return the key of a transactional id's records."""
     return write_key(TransactionLogKey(transactional_id=transactional_id))
@@ -205,6 +204,7 @@ def transaction_of(transactional_id: str, value: TransactionLogValue) -> Transac
         started_ms=value.transaction_start_timestamp_ms,
         updated_ms=value.transaction_last_update_timestamp_ms,
         version=value.client_transaction_version,
+        external_id=external_id_of(value),
     )
 
 

@@ -134,7 +134,7 @@ class TransactionShard:
     # --- calls -----------------------------------------------------------------------------------------------
 
     async def init_producer_id(
-        self, transactional_id: str, expected: ProducerIdAndEpoch | None, timeout_ms: int
+        self, transactional_id: str, expected: ProducerIdAndEpoch | None, timeout_ms: int, external_id: str = ""
     ) -> ProducerIdAndEpoch:
         """Give a transactional id to a producer, after the abort of its open transaction; see ``states``."""
         while True:
@@ -147,6 +147,7 @@ class TransactionShard:
                     timeout_ms=timeout_ms,
                     new_producer_id=new_id,
                     now_ms=self._now_ms(),
+                    external_id=external_id,
                 ),
             )
             assert change is not None
@@ -235,7 +236,7 @@ class TransactionShard:
                 self._assigned.pop(external_id, None)
                 await self._write(change)
             transactional_id = self._assign_id(attempt)
-            producer = await self.init_producer_id(transactional_id, None, timeout_ms)
+            producer = await self.init_producer_id(transactional_id, None, timeout_ms, external_id)
             last = self._state_manager.last_commit(external_id)
             return -1 if last is None else last.external_epoch, TransactionalProducer(transactional_id, producer)
         last = self._state_manager.last_commit(external_id)
@@ -243,16 +244,17 @@ class TransactionShard:
         return last.external_epoch, None
 
     def _assign_id(self, attempt: Attempt) -> str:
-        """Return the next numbered id that this attempt has not assigned and that is not in use."""
-        name, places = self._assigned.get(attempt.external_id, ("", []))
+        """Return the next numbered id that this attempt has not assigned and that is free."""
+        external_id = attempt.external_id
+        name, places = self._assigned.get(external_id, ("", []))
         if name != attempt.name:
             places = []
-            self._assigned[attempt.external_id] = (attempt.name, places)
+            self._assigned[external_id] = (attempt.name, places)
         number = places[-1] + 1 if places else 0
-        while self._state_manager.is_in_use(numbered_id(attempt.external_id, number)):
+        while not self._state_manager.is_free(external_id, numbered_id(external_id, number)):
             number += 1
         places.append(number)
-        return numbered_id(attempt.external_id, number)
+        return numbered_id(external_id, number)
 
     def _assigned_ids(self, external_id: str) -> list[str]:
         """Return the numbered ids that the present attempt has assigned."""

@@ -37,7 +37,6 @@ from millrace_broker.transactions.metadata import (
     TransactionMetadata,
     commit_key_of,
     commit_of,
-    is_numbered_id,
     key_of,
     transaction_of,
 )
@@ -107,12 +106,25 @@ class TransactionStateManager:
         return external_id in self._committing
 
     def ids_in_use(self, external_id: str) -> list[str]:
-        """Return the numbered ids of an external id that are open or being written."""
-        return [name for name in self._open | self._writing if is_numbered_id(external_id, name)]
+        """Return the ids that were assigned under an external id and that are open or being written.
 
-    def is_in_use(self, transactional_id: str) -> bool:
-        """Return whether a transactional id is open, or busy."""
-        return transactional_id in self._open or self.is_busy(transactional_id)
+        Ids that clients chose are not among them, whatever their names are.
+        """
+        return [name for name in self._open | self._writing if self._external_id_of(name) == external_id]
+
+    def is_free(self, external_id: str, transactional_id: str) -> bool:
+        """Return whether a transactional id may be assigned under an external id.
+
+        The id is neither open nor busy, and no client has chosen it.
+        """
+        is_known = transactional_id in self._transactions
+        if is_known and self._external_id_of(transactional_id) != external_id:
+            return False
+        return transactional_id not in self._open and not self.is_busy(transactional_id)
+
+    def _external_id_of(self, transactional_id: str) -> str | None:
+        current = self._transactions.get(transactional_id)
+        return None if current is None else current.external_id
 
     # --- changes ---------------------------------------------------------------------------------------------
 
@@ -183,6 +195,7 @@ class TransactionStateManager:
         timeout_ms: int,
         new_producer_id: int,
         now_ms: int,
+        external_id: str = "",
     ) -> StateChange:
         """Give a transactional id to a producer.
 
@@ -195,6 +208,7 @@ class TransactionStateManager:
             timeout_ms=timeout_ms,
             new_producer_id=new_producer_id,
             now_ms=now_ms,
+            external_id=external_id,
         )
         return StateChange((after,))
 
@@ -329,12 +343,15 @@ class TransactionStateManager:
         return [self._transactions[name] for name in sorted(self._open)]
 
     def _in_use(self, external_id: str, assigned: Iterable[str]) -> list[TransactionMetadata]:
-        """Return the numbered ids that are open or assigned. Raises ``ConcurrentTransactionsError`` during a write."""
+        """Return the ids under an external id that are open or ``assigned``.
+
+        Raises ``ConcurrentTransactionsError`` during a write.
+        """
         names = sorted({*self.ids_in_use(external_id), *assigned})
         for name in names:
             if name in self._writing:
                 raise _being_written(name)
-        return [self._transactions[name] for name in names if name in self._transactions]
+        return [self._transactions[name] for name in names if self._external_id_of(name) == external_id]
 
     def _check_not_committing(self, external_id: str) -> None:
         if external_id in self._committing:

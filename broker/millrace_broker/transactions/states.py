@@ -116,13 +116,14 @@ def init_producer_id(
     timeout_ms: int,
     new_producer_id: int,
     now_ms: int,
+    external_id: str = "",
 ) -> TransactionMetadata:
     """Give a transactional id to a producer, and fence its earlier producer (InitProducerId).
 
     ``expected`` is the producer id and epoch that the caller already has. The call succeeds only if no other producer
     took the id since. If a transaction is open, the result is its abort (``PREPARE_ABORT``), and the caller has to
     repeat the call after that. Kafka fences a producer that aborts its own transaction in this way. Here that producer
-    may continue.
+    may continue. ``external_id`` is the external id under which the coordinator assigns the transactional id.
 
     Raises ``ProducerFencedError``, and ``ConcurrentTransactionsError`` while the last transaction is not complete.
     """
@@ -133,6 +134,7 @@ def init_producer_id(
             epoch=0,
             timeout_ms=timeout_ms,
             updated_ms=now_ms,
+            external_id=external_id,
         )
     if expected is not None:
         _check_not_ending_for(current, expected)
@@ -159,6 +161,7 @@ def init_producer_id(
         last_epoch=last_epoch,
         timeout_ms=timeout_ms,
         updated_ms=now_ms,
+        external_id=external_id,
     )
 
 

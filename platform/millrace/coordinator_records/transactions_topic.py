@@ -1,14 +1,17 @@
 """Records of ``__transaction_state`` (Kafka's ``transaction-coordinator`` messages).
 
 A second kind of record is millrace's own: the last joint commit of several producers under an external id. Its key
-has a type that Kafka does not know, and Kafka's coordinator skips such records.
+has a type that Kafka does not know, and Kafka's coordinator skips such records. The state of a transactional id that
+was assigned under an external id has a tagged field with it, which Kafka's coordinator skips too.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
 
 from millrace.coordinator_records.keys import UnknownKey, read_key
+from millrace.errors import InvalidRecordError
 from millrace.kafka_protocol import Message, message, of, read_versioned
 from millrace.kafka_protocol.data.transaction_log import PartitionsSchema as TransactionPartitions
 from millrace.kafka_protocol.data.transaction_log import TransactionLogKey, TransactionLogValue
@@ -20,10 +23,15 @@ __all__ = [
     "TransactionLogValue",
     "TransactionPartitions",
     "TransactionState",
+    "external_id_field",
+    "external_id_of",
     "read_external_commit",
     "read_transaction_key",
     "read_transaction_value",
 ]
+
+_EXTERNAL_ID_TAG: Final = 1000
+"""Tag of the external id in ``TransactionLogValue``, far from Kafka's tags."""
 
 
 class TransactionState(IntEnum):
@@ -89,3 +97,20 @@ def read_transaction_value(data: bytes) -> TransactionLogValue:
 def read_external_commit(data: bytes) -> ExternalCommitValue:
     """Read the last commit of an external id. Raises ``InvalidRecordError``, ``UnsupportedVersionError``."""
     return read_versioned(ExternalCommitValue, data)[1]
+
+
+def external_id_field(external_id: str) -> tuple[tuple[int, bytes], ...]:
+    """Return the tagged fields of a transactional id that was assigned under an external id, none if ""."""
+    return ((_EXTERNAL_ID_TAG, external_id.encode()),) if external_id else ()
+
+
+def external_id_of(value: TransactionLogValue) -> str:
+    """Return the external id under which a transactional id was assigned, "" if a client chose the id.
+
+    Raises ``InvalidRecordError`` if the field is damaged.
+    """
+    found = dict(value.unknown_tagged_fields).get(_EXTERNAL_ID_TAG, b"")
+    try:
+        return found.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRecordError(f"the external id {found!r} of a transactional id is not UTF-8: {error}") from None

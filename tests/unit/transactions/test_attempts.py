@@ -18,7 +18,7 @@ from millrace_broker.transactions import (
     TransactionMetadata,
     attempts,
 )
-from millrace_broker.transactions.metadata import ExternalCommit, commit_of, is_numbered_id, numbered_id
+from millrace_broker.transactions.metadata import ExternalCommit, commit_of, numbered_id
 from millrace_broker.transactions.state_manager import StateChange, TransactionStateManager
 
 BEGUN = ExternalCommit(
@@ -119,11 +119,6 @@ def test_a_record_says_all_of_it_and_older_records_are_read() -> None:
     )
 
 
-def test_reserved_ids_are_distinguished_from_other_names() -> None:
-    assert is_numbered_id("query", numbered_id("query", 12))
-    assert not any(is_numbered_id("query", name) for name in ("query", "query-", "query-x", "query-1-0", "other-1"))
-
-
 def open_transaction(number: int, external_id: str = "query") -> TransactionMetadata:
     return TransactionMetadata(
         transactional_id=numbered_id(external_id, number),
@@ -133,6 +128,7 @@ def open_transaction(number: int, external_id: str = "query") -> TransactionMeta
         updated_ms=0,
         state=TransactionState.ONGOING,
         partitions=frozenset({("a", 0)}),
+        external_id=external_id,
     )
 
 
@@ -158,6 +154,28 @@ def test_the_next_producer_of_an_id_aborts_its_open_transactions_and_no_others()
     assert states(change.transactions) == {"query-0": ABORTED, "query-1": ABORTED}
     manager.apply(change)
     assert manager.begin_attempt(attempt(7, "fourth"), (), 60) is None
+
+
+@pytest.mark.parametrize("assigned", [(), ("query-0",)], ids=["not assigned", "taken by a client since"])
+def test_an_id_that_a_client_has_chosen_belongs_to_no_attempt(assigned: tuple[str, ...]) -> None:
+    manager = manager_of(replace(open_transaction(0), external_id=""))
+    change = manager.begin_attempt(attempt(7, "fourth"), assigned, 50)
+    assert change is not None
+    assert change.transactions == ()
+    assert [manager.is_free("query", name) for name in ("query-0", "query-1")] == [False, True]
+
+
+def test_a_client_that_takes_an_assigned_id_keeps_it() -> None:
+    manager = TransactionStateManager()
+    for external_id in ("query", ""):
+        change = manager.init_producer_id(
+            "query-0", None, timeout_ms=1000, new_producer_id=5, now_ms=50, external_id=external_id
+        )
+        reread = TransactionStateManager()
+        for record in change.records():
+            reread.replay(record)
+        assert reread.is_free("query", "query-0") is (external_id == "query")
+        manager.apply(change)
 
 
 def test_a_commit_aborts_what_its_attempt_has_open_beside_the_winners() -> None:

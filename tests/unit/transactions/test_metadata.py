@@ -18,6 +18,7 @@ from millrace.coordinator_records import (
     read_transaction_value,
     write_versioned,
 )
+from millrace.errors import InvalidRecordError
 from millrace_broker.coordinators import StateRecord
 from millrace_broker.transactions import states
 from millrace_broker.transactions.metadata import (
@@ -48,6 +49,7 @@ def transactions(draw: st.DrawFn) -> TransactionMetadata:
         state=state,
         partitions=frozenset() if state is TransactionState.EMPTY else partitions,
         started_ms=draw(st.integers(-1, 2**62)),
+        external_id=draw(st.text(max_size=5)),
     )
 
 
@@ -126,6 +128,21 @@ def test_records_of_kafkas_older_transaction_versions_are_read() -> None:
     found = transaction_of("t", read_transaction_value(write_versioned(value, 0)))
     assert (found.epoch, found.last_epoch, found.version) == (4, -1, 0)
     assert found.partitions == {("a", 0), ("a", 2)}
+
+
+def test_a_damaged_external_id_is_refused() -> None:
+    value = TransactionLogValue(
+        producer_id=1,
+        producer_epoch=4,
+        transaction_timeout_ms=1000,
+        transaction_status=TransactionState.EMPTY,
+        transaction_partitions=None,
+        transaction_last_update_timestamp_ms=7,
+        transaction_start_timestamp_ms=6,
+        unknown_tagged_fields=((1000, b"\xff"),),
+    )
+    with pytest.raises(InvalidRecordError, match="is not UTF-8"):
+        transaction_of("t", value)
 
 
 def test_an_external_commit_is_a_record_that_kafka_passes_over() -> None:

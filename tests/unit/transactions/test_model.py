@@ -127,6 +127,7 @@ class Coordinators(RuleBasedStateMachine):
                         epoch=LAST_EPOCH - 2,
                         timeout_ms=TIMEOUT_MS,
                         updated_ms=0,
+                        external_id="query",
                     ),
                 )
             )
@@ -198,7 +199,12 @@ class Coordinators(RuleBasedStateMachine):
     def _init(self, name: str, expected: ProducerIdAndEpoch | None, fate: str) -> object:
         with suppress(DiedError, ConcurrentTransactionsError, ProducerFencedError):
             change = self.manager.init_producer_id(
-                name, expected, timeout_ms=TIMEOUT_MS, new_producer_id=next(self.next_ids), now_ms=self.now_ms
+                name,
+                expected,
+                timeout_ms=TIMEOUT_MS,
+                new_producer_id=next(self.next_ids),
+                now_ms=self.now_ms,
+                external_id="query" if name in IDS[:2] else "",
             )
             self._write(change, fate)
             (after,) = change.transactions

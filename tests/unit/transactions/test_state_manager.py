@@ -31,7 +31,13 @@ def transaction(
     name: str, state: TransactionState = TransactionState.EMPTY, *, updated_ms: int = 0
 ) -> TransactionMetadata:
     return TransactionMetadata(
-        transactional_id=name, producer_id=5, epoch=3, timeout_ms=1000, updated_ms=updated_ms, state=state
+        transactional_id=name,
+        producer_id=5,
+        epoch=3,
+        timeout_ms=1000,
+        updated_ms=updated_ms,
+        state=state,
+        external_id="query" if name.startswith("query-") else "",
     )
 
 
@@ -44,12 +50,12 @@ def manager_of(*transactions: TransactionMetadata, commit: ExternalCommit | None
 @pytest.mark.parametrize("state", [each for each in TransactionState if each is not TransactionState.DEAD])
 def test_an_id_is_in_use_while_its_transaction_is_open_or_its_markers_are_missing(state: TransactionState) -> None:
     manager = manager_of(transaction("query-1", state), transaction("rest"))
-    assert (manager.is_busy("query-1"), manager.is_in_use("query-1")) == (state in PREPARED, state in IN_USE)
+    assert (manager.is_busy("query-1"), manager.is_free("query", "query-1")) == (state in PREPARED, state not in IN_USE)
     assert manager.ids_in_use("query") == (["query-1"] if state is TransactionState.ONGOING else [])
     assert [each.transactional_id for each in manager.open()] == manager.ids_in_use("query")
     assert [each.transactional_id for each in manager.prepared()] == (["query-1"] if state in PREPARED else [])
     for name in ("rest", "unknown"):
-        assert (manager.is_busy(name), manager.is_in_use(name)) == (False, False)
+        assert (manager.is_busy(name), manager.is_free("query", name)) == (False, name == "unknown")
 
 
 def test_open_transactions_are_in_the_order_of_their_ids() -> None:
@@ -130,7 +136,7 @@ def test_a_change_that_is_being_written_refuses_other_requests_for_the_id(
     manager = manager_of(transaction("query-1", TransactionState.ONGOING), commit=BEGUN)
     change = StateChange((transaction("query-1", TransactionState.PREPARE_COMMIT),))
     manager.begin(change)
-    assert (manager.is_busy("query-1"), manager.is_in_use("query-1")) == (True, True)
+    assert (manager.is_busy("query-1"), manager.is_free("query", "query-1")) == (True, False)
     with pytest.raises(ConcurrentTransactionsError):
         request_of(manager)
     assert manager.time_out("query-1", ProducerIdAndEpoch(5, 3), 50) is None
