@@ -35,7 +35,11 @@ def list_transactions(
     ] = None,
     duration_filter: Annotated[
         int,
-        typer.Option(metavar="MS", help="Only transactions that are open for longer than this time; 0 or less: all."),
+        typer.Option(
+            metavar="MS",
+            help="Only ids whose last transaction began longer ago than this time. As in Kafka, it may have ended "
+            "since; add --state Ongoing for open ones. 0 or less: all.",
+        ),
     ] = -1,
     as_json: AsJson = False,
     bootstrap_server: BootstrapServer = None,

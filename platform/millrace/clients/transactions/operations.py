@@ -39,8 +39,8 @@ class TransactionOperations:
     ) -> list[TransactionListing]:
         """List the cluster's transactional ids, all or with these states (Ongoing, ...) and producers.
 
-        With ``duration_ms_min`` only ids with a transaction that is open for longer are listed. Raises ``UsageError``
-        for an unknown state.
+        With ``duration_ms_min`` only ids are listed whose last transaction began longer ago, or that had none. As in
+        Kafka, the transaction may have ended since. Raises ``UsageError`` for an unknown state.
         """
         request = pb.ListTransactionsRequest(
             states=list(states), producer_ids=list(producer_ids), duration_ms_min=duration_ms_min
