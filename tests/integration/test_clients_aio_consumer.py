@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+import threading
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 
-from millrace.clients import Admin, Producer
+from millrace.clients import Admin, ConsumerInterceptor, ConsumerRecords, Producer
 from millrace.clients.aio import AsyncConsumer
-from millrace.errors import ClientClosedError, UsageError, WakeupError
+from millrace.errors import ClientClosedError, ConcurrentUseError, UsageError, WakeupError
 from millrace_broker.testing import EmbeddedBroker
 
-from .waiting import STALL_S
+from .waiting import AN_HOUR_MS, STALL_S, eventually_async
 
 QUICK = {"auto.offset.reset": "earliest", "heartbeat.interval.ms": "50", "metadata.max.age.ms": "200"}
 
@@ -132,6 +134,134 @@ def test_the_cancellation_of_a_poll_that_has_not_begun_ends_no_other_call(module
             assert not await first
 
     _run(work())
+
+
+class _Read(ConsumerInterceptor):
+    """Notification that a poll has read records."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+
+    def on_consume(self, records: ConsumerRecords) -> ConsumerRecords:
+        if records:
+            self.event.set()
+        return records
+
+
+async def _cancel_a_poll_with_records(
+    broker: EmbeddedBroker, consumer: AsyncConsumer, read: _Read, topic: str, behind: Callable[[], Awaitable[None]]
+) -> int:
+    """Cancel a poll that has read a record while another call waits behind it; returns the records that it returned."""
+    await consumer.assign([(topic, 0)])
+    polling = asyncio.create_task(consumer.poll(AN_HOUR_MS))
+    await asyncio.sleep(0)
+    with Producer(broker.bootstrap_servers) as producer:
+        producer.send(topic, b"x").result(STALL_S)
+    waiting = asyncio.ensure_future(behind())
+    assert read.event.wait(STALL_S)  # the event loop does not run meanwhile
+    await asyncio.sleep(0)
+    polling.cancel()
+    await asyncio.wait([polling])
+    await waiting
+    return 0 if polling.cancelled() or polling.exception() else len(polling.result())
+
+
+@pytest.mark.parametrize("call", ["commit", "close"])
+def test_a_call_behind_a_cancelled_poll_does_not_commit_its_records(module_broker: EmbeddedBroker, call: str) -> None:
+    topic = f"behind-{call}"
+    config = _filled(module_broker, topic, 0)
+
+    async def work() -> None:
+        read = _Read()
+        async with AsyncConsumer({**config, "interceptor.classes": [read]}) as consumer:
+            seen = await _cancel_a_poll_with_records(module_broker, consumer, read, topic, getattr(consumer, call))
+        async with AsyncConsumer(config) as other:
+            await other.assign([(topic, 0)])
+            assert await other.position((topic, 0)) == seen
+
+    _run(work())
+
+
+def test_a_seek_behind_a_cancelled_poll_stays(module_broker: EmbeddedBroker) -> None:
+    config = _filled(module_broker, "sought", 10)
+
+    async def work() -> None:
+        read = _Read()
+        async with AsyncConsumer({**config, "interceptor.classes": [read], "auto.offset.reset": "latest"}) as consumer:
+            await consumer.assign([("sought", 0)])
+            await consumer.position(("sought", 0))
+            seek = partial(consumer.seek, ("sought", 0), 2)
+            await _cancel_a_poll_with_records(module_broker, consumer, read, "sought", seek)
+            assert await consumer.position(("sought", 0)) == 2
+
+    _run(work())
+
+
+def test_a_commit_beside_an_iteration_covers_what_the_loop_got(module_broker: EmbeddedBroker) -> None:
+    config = _filled(module_broker, "beside", 20)
+
+    async def work() -> None:
+        async with AsyncConsumer(config) as consumer:
+            await consumer.assign([("beside", 0)])
+            records = aiter(consumer)
+            first = asyncio.ensure_future(anext(records))
+            await asyncio.sleep(0)
+            await consumer.commit()
+            await first
+            await consumer.commit()
+            committed = await consumer.committed([("beside", 0)])
+            assert [place.offset for place in committed.values() if place is not None] == [1]
+
+    _run(work())
+
+
+def test_other_calls_and_close_do_not_wait_for_a_poll(module_broker: EmbeddedBroker) -> None:
+    config = _filled(module_broker, "waiting", 0)
+
+    async def work() -> None:
+        consumer = AsyncConsumer(config)
+        await consumer.assign([("waiting", 0)])
+        polling = asyncio.create_task(consumer.poll(AN_HOUR_MS))
+        await asyncio.sleep(0)
+        for _ in range(3):
+            assert await consumer.position(("waiting", 0)) == 0
+        assert not polling.done()
+        queued = asyncio.create_task(consumer.poll(AN_HOUR_MS))
+        await asyncio.sleep(0)
+        await consumer.close()
+        for poll in (polling, queued):
+            with pytest.raises(ClientClosedError):
+                await poll
+
+    _run(work())
+
+
+def test_a_close_that_is_cancelled_closes_the_consumer(module_broker: EmbeddedBroker) -> None:
+    config = _filled(module_broker, "cancelled-close", 0)
+
+    async def work() -> None:
+        consumer = AsyncConsumer(config)
+        await consumer.assign([("cancelled-close", 0)])
+        polling = asyncio.create_task(consumer.poll(AN_HOUR_MS))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(consumer.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(ClientClosedError):
+            await polling
+        await eventually_async(lambda: _is_closed(consumer), "the consumer to be closed")
+
+    _run(work())
+
+
+def _is_closed(consumer: AsyncConsumer) -> bool:
+    try:
+        consumer.synchronous.assignment()
+    except ClientClosedError:
+        return True
+    except ConcurrentUseError:
+        pass
+    return False
 
 
 def test_an_iteration_commits_what_it_has_passed_on(module_broker: EmbeddedBroker) -> None:

@@ -1,6 +1,10 @@
 """Asyncio consumer: ``Consumer`` in its own thread, awaited by the event loop.
 
-Invariant: if a poll is cancelled, the next one reads from the same positions, so that no record is lost.
+Invariants:
+
+- If a poll is cancelled, the next one reads from the same positions, so that no record is lost.
+- No call begins before the task of the previous poll has that poll's records, or has been cancelled. Therefore no
+  commit covers records that no task got.
 """
 
 from __future__ import annotations
@@ -8,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -30,14 +35,16 @@ from millrace.clients.model import (
 from millrace.errors import ClientClosedError, WakeupError
 
 T = TypeVar("T")
+Polled = TypeVar("Polled", ConsumerRecords, pa.Table)
 Partitions = Iterable[TopicPartition | tuple[str, int]]
 
 
 class AsyncConsumer:
     """``Consumer`` for asyncio, with the same options, guarantees and errors. Use it in ``async with``, or close it.
 
-    Calls of several tasks are serialized. Listeners run in the consumer's own thread, where they may use
-    ``synchronous`` but nothing else of this class. The cancellation of a polling task ends the poll.
+    Calls of several tasks are serialized. A poll that waits for records lets the other calls go first, and ``close``
+    ends it with ``ClientClosedError``. Listeners run in the consumer's own thread, where they may use ``synchronous``
+    but nothing else of this class. The cancellation of a polling task ends the poll.
     """
 
     def __init__(self, config: str | Mapping[str, Any]) -> None:
@@ -45,6 +52,10 @@ class AsyncConsumer:
         self.synchronous: Consumer = self._core
         """The underlying consumer, for listeners."""
         self._worker = ThreadPoolExecutor(1, "millrace-consumer")
+        self._turn = asyncio.Lock()
+        self._calls_waiting = 0
+        self._polled: Future[Any] | None = None
+        """The poll whose task has not got the result yet."""
         self._is_closed = False
 
     # --- subscription and assignment ------------------------------------------------------------------------------
@@ -131,7 +142,7 @@ class AsyncConsumer:
 
     async def poll(self, timeout_ms: int = 0, *, max_records: int | None = None) -> ConsumerRecords:
         """See ``Consumer.poll``."""
-        return await self._polled(partial(self.synchronous.poll, timeout_ms, max_records=max_records))
+        return await self._poll(partial(self.synchronous.poll, max_records=max_records), timeout_ms)
 
     async def poll_table(
         self,
@@ -142,16 +153,25 @@ class AsyncConsumer:
         metadata: Sequence[str] | bool = False,
     ) -> pa.Table:
         """See ``Consumer.poll_table``."""
-        poll = partial(
-            self.synchronous.poll_table, timeout_ms, max_records=max_records, columns=columns, metadata=metadata
-        )
-        return await self._polled(poll)
+        poll = partial(self.synchronous.poll_table, max_records=max_records, columns=columns, metadata=metadata)
+        return await self._poll(poll, timeout_ms)
 
-    async def _polled(self, poll: Callable[[], T]) -> T:
-        """Poll in the thread."""
-        self._check_open()
-        self._core.raise_error()
-        polled = self._worker.submit(poll)
+    async def _poll(self, poll: Callable[[int], Polled], timeout_ms: int) -> Polled:
+        """Poll in the thread, and again if the poll ended early for other calls."""
+        deadline = time.monotonic() + timeout_ms / 1000
+        while True:
+            async with self._turn:
+                self._check_open()
+                self._core.raise_error()
+                self._core.give_way(self._calls_waiting > 0)
+                left_ms = max(int((deadline - time.monotonic()) * 1000), 0)
+                polled = await self._result(self._worker.submit(poll, left_ms))
+            if len(polled) or time.monotonic() >= deadline:
+                return polled
+
+    async def _result(self, polled: Future[Polled]) -> Polled:
+        """Wait for a poll; if the task is cancelled, end the poll and take its records back."""
+        self._polled = polled
         try:
             return await asyncio.wrap_future(polled)
         except asyncio.CancelledError:
@@ -160,6 +180,11 @@ class AsyncConsumer:
                 with contextlib.suppress(RuntimeError):  # the consumer was closed
                     self._worker.submit(self._core.end_cancelled, polled)
             raise
+        except WakeupError:
+            self._check_open()
+            raise
+        finally:
+            self._polled = None
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         """Iterate over records without end: see ``Consumer``."""
@@ -174,13 +199,21 @@ class AsyncConsumer:
         self.synchronous.wakeup()
 
     async def close(self, timeout_ms: int = 30_000) -> None:
-        """See ``Consumer.close``. May be called twice."""
-        if not self._is_closed and not self.synchronous.is_forked:
-            self._is_closed = True
-            await asyncio.get_running_loop().run_in_executor(
-                self._worker, partial(self.synchronous.close, timeout_ms=timeout_ms)
-            )
+        """See ``Consumer.close``. May be called twice. Ends the poll of another task with ``ClientClosedError``."""
+        if self._is_closed or self.synchronous.is_forked:
+            return
+        self._is_closed = True
+        if self._polled is not None:
+            self.synchronous.wakeup()
+        try:
+            await self._turn.acquire()
+        finally:  # also close if this task is cancelled
+            if self._polled is not None:
+                self._worker.submit(self._core.end_cancelled, self._polled)
+            closed = self._worker.submit(self.synchronous.close, timeout_ms)
             self._worker.shutdown(wait=False)
+        self._turn.release()
+        await asyncio.shield(asyncio.wrap_future(closed))
 
     async def __aenter__(self) -> Self:
         return self
@@ -198,7 +231,17 @@ class AsyncConsumer:
 
     async def _run(self, call: Callable[..., T], *arguments: Any) -> T:
         self._check_open()
-        return await asyncio.get_running_loop().run_in_executor(self._worker, partial(call, *arguments))
+        self._calls_waiting += 1
+        try:
+            self._core.give_way(True)
+            await self._turn.acquire()
+        finally:
+            self._calls_waiting -= 1
+        try:
+            self._check_open()
+            return await asyncio.get_running_loop().run_in_executor(self._worker, partial(call, *arguments))
+        finally:
+            self._turn.release()
 
 
 class _Core(Consumer):
@@ -209,6 +252,12 @@ class _Core(Consumer):
     def passed_on(self, records: ConsumerRecords) -> Iterator[ConsumerRecord]:
         """Pass on the records of a poll one by one."""
         return self._assignment.passed_on(records)
+
+    def give_way(self, gives_way: bool) -> None:
+        """Let the poll that waits for records end without any, or no longer. Thread safe."""
+        self._poller.gives_way = gives_way
+        if gives_way:
+            self._signal.ring()
 
     def end_cancelled(self, polled: Future[Any]) -> None:
         """Take back the records of a cancelled poll, and its wake-up if that came too late, for the next poll.

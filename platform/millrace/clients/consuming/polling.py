@@ -55,6 +55,8 @@ class Poller:
         self._signal = signal
         self._positions = PositionLookups(config, connections, metadata)
         self._before: list[tuple[PartitionState, int | None, int]] = []
+        self.gives_way = False
+        """If true, a poll waits for nothing, because other calls wait for the consumer. Set by another thread."""
 
     @contextmanager
     def ready(self, timeout_ms: int) -> Iterator[list[PartitionReader]]:
@@ -100,7 +102,7 @@ class Poller:
             if ready := self._assignment.ready():
                 return ready
             remaining = deadline - time.monotonic()
-            if remaining <= 0:
+            if remaining <= 0 or self.gives_way:
                 return []
             self._signal.wait(serial, min(remaining, retry_s, self._next_retry_s()))
 
