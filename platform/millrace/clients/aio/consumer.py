@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
@@ -35,7 +35,7 @@ from millrace.clients.model import (
 from millrace.errors import ClientClosedError, WakeupError
 
 T = TypeVar("T")
-Polled = TypeVar("Polled", ConsumerRecords, pa.Table)
+Polled = TypeVar("Polled", bound=Sized)
 Partitions = Iterable[TopicPartition | tuple[str, int]]
 
 
