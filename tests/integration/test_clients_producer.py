@@ -232,6 +232,44 @@ def test_too_large_records_fail_and_the_others_are_sent(admin: Admin, module_bro
         assert producer.send("large", b"after").result(STALL_S).offset == 2
 
 
+@pytest.mark.parametrize("call", ["send", "send_batch", "send_table"])
+def test_batches_above_the_limit_of_the_topic_are_sent_as_smaller_ones(
+    admin: Admin, module_broker: EmbeddedBroker, call: str
+) -> None:
+    name, config = f"halved-{call}", {"bootstrap.servers": module_broker.bootstrap_servers, "linger.ms": 100}
+    admin.create_topic(name, partitions=1, configs={"max.message.bytes": 5000})
+    values = [b"%03d" % number + b"x" * 200 for number in range(200)]
+    with Producer(config) as producer:
+        for _ in range(2):
+            if call == "send":
+                futures = [producer.send(name, value) for value in values]
+                offsets = [future.result(STALL_S).offset for future in futures]
+            elif call == "send_batch":
+                offsets = [place.offset for place in producer.send_batch(name, values).result(STALL_S)]
+            else:
+                parts = producer.send_table(name, {"value": values}).result(STALL_S)
+                offsets = [part.base_offset + row for part in parts for row in range(part.num_records)]
+            assert [offset % 200 for offset in offsets] == list(range(200))
+        assert producer.statistics().batches_waiting == producer.statistics().buffer_bytes == 0
+    assert _read(module_broker, name, 400)["value"].to_pylist() == values * 2
+
+
+def test_a_transaction_has_the_parts_of_a_batch_above_the_limit_of_the_topic(
+    admin: Admin, module_broker: EmbeddedBroker
+) -> None:
+    admin.create_topic("halved-typed", partitions=1, schema="id INT, text STRING", configs={"max.message.bytes": 5000})
+    rows = [{"id": number, "text": "x" * 200} for number in range(100)]
+    config = {"bootstrap.servers": module_broker.bootstrap_servers, "transactional.id": "halved"}
+    with Producer(config) as producer:
+        producer.init_transactions()
+        for _ in range(2):
+            with producer.transaction():
+                producer.send_table("halved-typed", rows)
+                producer.send("halved-typed", rows[0])
+    read = _read(module_broker, "halved-typed", 202).select(["id", "text"]).to_pylist()
+    assert read == [*rows, rows[0]] * 2
+
+
 def test_a_table_with_a_row_that_is_too_large_is_refused_whole(admin: Admin, module_broker: EmbeddedBroker) -> None:
     admin.create_topic("whole", partitions=1)
     config = {"bootstrap.servers": module_broker.bootstrap_servers, "max.request.size": 5000, "batch.size": 1000}

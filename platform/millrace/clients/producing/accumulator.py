@@ -22,7 +22,7 @@ from millrace.clients.producing.batching import BuiltBatch, Fitted, RefusedRow, 
 from millrace.clients.producing.chunk import Chunk
 from millrace.clients.producing.futures import Outcomes
 from millrace.clients.producing.memory import BufferMemory, NoRoomError
-from millrace.clients.producing.outgoing import Completion
+from millrace.clients.producing.outgoing import Completion, Parts
 from millrace.clients.producing.record_buffer import RecordBuffer
 from millrace.clients.producing.sender import Sender
 from millrace.config.client import ProducerConfig
@@ -271,21 +271,36 @@ class Accumulator:
     def _send_rows(self, fitted: Fitted, chunk: Chunk, rows: Rows | None) -> None:
         """Send the batches of fitted records; ``rows`` are their numbers in the chunk, or None for the whole chunk."""
         for batch in self._maker.batches(fitted, number_rows=True):
-            assert batch.rows is not None
-            numbers = batch.rows if rows is None else np.asarray(rows)[np.asarray(batch.rows)]
             if isinstance(batch, RefusedRow):
-                self._refuse(chunk, numbers, batch.error)
+                self._refuse(chunk, _rows_in_chunk(batch, rows), batch.error)
                 continue
             self._memory.take(len(batch.records))
-            completion = self._completion(chunk, chunk.assign(numbers), numbers, batch)
+            completion = self._completion(chunk, rows, batch)
             try:
                 self._sender.enqueue(fitted.topic.name, batch, completion, created=chunk.created)
             except MillraceError as error:
-                completion(None, -1, error)
+                completion(None, -1, error, batch)
 
-    def _completion(self, chunk: Chunk, number: int, rows: Rows, batch: BuiltBatch) -> Completion:
-        def complete(metadata: BatchMetadata | None, append_time_ms: int, error: MillraceError | None) -> None:
-            self._memory.release(len(batch.records))
-            chunk.settle(number, rows, metadata, append_time_ms, error)
+    def _completion(self, chunk: Chunk, rows: Rows | None, batch: BuiltBatch) -> Completion:
+        numbers = _rows_in_chunk(batch, rows)
+        number = chunk.assign(numbers)
+        parts = Parts(batch)
+
+        def complete(
+            metadata: BatchMetadata | None, append_time_ms: int, error: MillraceError | None, part: BuiltBatch
+        ) -> None:
+            if parts.completed(part):
+                self._memory.release(len(batch.records))
+            if part is batch:
+                chunk.settle(number, numbers, metadata, append_time_ms, error)
+            else:
+                part_numbers = _rows_in_chunk(part, rows)
+                chunk.settle(chunk.assign(part_numbers), part_numbers, metadata, append_time_ms, error)
 
         return complete
+
+
+def _rows_in_chunk(batch: BuiltBatch | RefusedRow, rows: Rows | None) -> Rows:
+    """Return the numbers in the chunk of a batch's rows, of those that were fitted (``rows``)."""
+    assert batch.rows is not None
+    return batch.rows if rows is None else np.asarray(rows)[np.asarray(batch.rows)]

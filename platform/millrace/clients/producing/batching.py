@@ -23,7 +23,14 @@ from millrace.clients.model import TopicDescription
 from millrace.clients.producing.partitioner import partitions_for_keys
 from millrace.clients.producing.partitioning import StickyPartition
 from millrace.errors import MessageTooLargeError, MillraceError, SchemaMismatchError
-from millrace.records import HEADERS_TYPE, OPAQUE_SCHEMA, Compression, build_columnar_batch
+from millrace.records import (
+    HEADERS_TYPE,
+    OPAQUE_SCHEMA,
+    Compression,
+    build_columnar_batch,
+    decode_batch,
+    read_header,
+)
 from millrace.schemas import conform, encode_keys
 
 TIMESTAMP: Final = "__timestamp"
@@ -74,7 +81,7 @@ class BuiltBatch(NamedTuple):
     """Batch without its checksum.
 
     ``wire`` computes the checksum when the batch is sent. ``rows`` are the numbers of its rows in the table, if
-    requested.
+    requested. ``schema`` is that of a typed topic.
     """
 
     partition: int
@@ -82,6 +89,7 @@ class BuiltBatch(NamedTuple):
     num_rows: int
     timestamp_ms: int
     rows: Rows | None = None
+    schema: pa.Schema | None = None
 
 
 class RefusedRow(NamedTuple):
@@ -325,7 +333,12 @@ def build_batches(
     if len(records) <= max_bytes:
         timestamp_ms = -1 if TIMESTAMP in part.beside else part.timestamp_ms
         yield BuiltBatch(
-            partition=partition, records=records, num_rows=part.num_rows, timestamp_ms=timestamp_ms, rows=numbers
+            partition=partition,
+            records=records,
+            num_rows=part.num_rows,
+            timestamp_ms=timestamp_ms,
+            rows=numbers,
+            schema=part.topic.schema,
         )
         return
     if part.num_rows == 1:
@@ -338,6 +351,28 @@ def build_batches(
         yield from build_batches(
             partition, part.slice(start, count), rows, compression=compression, max_bytes=max_bytes
         )
+
+
+def halves_of(batch: BuiltBatch) -> Iterator[BuiltBatch]:
+    """Build a batch of each half of the rows of a batch with several rows, which is too large for its topic."""
+    buffer = pa.py_buffer(batch.records)
+    header = read_header(buffer, 0)
+    whole = decode_batch(buffer, 0, header, lambda schema_id: batch.schema)
+    half = batch.num_rows // 2
+    for start, end in ((0, half), (half, batch.num_rows)):
+        part = whole.slice(start, end)
+        stamp_ms = part.constant_timestamp_ms
+        records = build_columnar_batch(
+            part.columns,
+            schema_id=part.schema_id,
+            timestamps_ms=part.timestamps_ms() if stamp_ms is None else stamp_ms,
+            headers=part.headers,
+            tombstones=part.tombstones,
+            compression=Compression(header.compression),
+            with_checksum=False,
+        )
+        rows = None if batch.rows is None else batch.rows[start:end]
+        yield batch._replace(records=records, num_rows=end - start, rows=rows)
 
 
 def check_row_sizes(fitted: Fitted, *, compression: Compression, max_bytes: int) -> None:

@@ -1,9 +1,10 @@
 """Chunk of records gathered into columns, with the outcome of each record.
 
 A chunk has two phases. While it is open, ``RecordBuffer`` appends records under its lock. After it is taken, it is
-cut into batches, and each batch's outcome applies to its rows. Invariants: a row belongs to at most one batch. An
-outcome never changes after it is set. The callbacks of a row are called once, after its outcome is set, in the order
-of the rows of a batch. If a chunk becomes a single batch, as most small chunks do, it keeps no state per row.
+cut into batches, and each batch's outcome applies to its rows. Invariants: a row belongs to at most one batch, the
+last that it was assigned to. An outcome never changes after it is set. The callbacks of a row are called once, after
+its outcome is set, in the order of the rows of a batch. If a chunk becomes a single batch, as most small chunks do, it
+keeps no state per row.
 """
 
 from __future__ import annotations
@@ -200,16 +201,20 @@ class Chunk:
         self.values, self.keys, self.headers, self.partitions = [], None, None, None
 
     def assign(self, rows: Rows) -> int:
-        """Register that some rows have become a batch; returns its number for ``settle``."""
-        number = len(self._fates)
-        self._fates.append(None)
-        if self._batch_of is None and len(rows) < self.num_rows:
-            self._position_of = np.zeros(self.num_rows, np.int32)
-            self._batch_of = np.full(self.num_rows, _NO_BATCH, np.int32)
-        if self._batch_of is not None and self._position_of is not None:
-            self._position_of[rows] = np.arange(len(rows))
-            self._batch_of[rows] = number
-        return number
+        """Register that some rows have become a batch; returns its number for ``settle``.
+
+        The rows may have been in a batch that was too large and has no outcome.
+        """
+        with self._condition.lock:  # parts of an earlier batch may become batches at the same time
+            number = len(self._fates)
+            self._fates.append(None)
+            if self._batch_of is None and len(rows) < self.num_rows:
+                self._position_of = np.zeros(self.num_rows, np.int32)
+                self._batch_of = np.full(self.num_rows, _NO_BATCH if not number else 0, np.int32)
+            if self._batch_of is not None and self._position_of is not None:
+                self._position_of[rows] = np.arange(len(rows))
+                self._batch_of[rows] = number
+            return number
 
     def _place(self, row: int) -> tuple[int, int]:
         """Return the number of a record's batch (``_NO_BATCH`` for none) and its position there."""

@@ -68,9 +68,13 @@ class Identity:
         stamp = outgoing.stamp
         if self._transactions is not None:
             return  # the transaction is aborted, and the next one has another epoch
-        if stamp is None or self._producer != (stamp.producer_id, stamp.producer_epoch):
-            return
-        if outgoing.outcome_unknown:
+        if not outgoing.outcome_unknown:
+            self.release(outgoing)
+        elif stamp is not None and self._producer == (stamp.producer_id, stamp.producer_epoch):
             self._producer = None
-        else:
+
+    def release(self, outgoing: Outgoing) -> None:
+        """Release the sequence numbers of a batch that the log certainly does not contain."""
+        stamp = outgoing.stamp
+        if stamp is not None and self._producer == (stamp.producer_id, stamp.producer_epoch):
             self._sequences[outgoing.partition] = stamp.base_sequence

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from millrace.clients.model import BatchMetadata, ProducerStatistics, TopicPartition
-from millrace.clients.producing.batching import BuiltBatch
+from millrace.clients.producing.batching import BuiltBatch, halves_of
 from millrace.clients.producing.wire import ProducerStamp
 from millrace.errors import (
     AbortableTransactionError,
@@ -31,8 +32,11 @@ from millrace.errors import (
 )
 from millrace.protocol import millrace_pb2 as pb
 
-Completion = Callable[[BatchMetadata | None, int, MillraceError | None], None]
-"""Callback, called once with the metadata, the broker's timestamp (-1: the producer's are kept), or an error."""
+Completion = Callable[[BatchMetadata | None, int, MillraceError | None, BuiltBatch], None]
+"""Callback with the metadata, the broker's timestamp (-1: the producer's are kept), or an error, and the batch.
+
+It is called once, or once for each part of a batch that was too large for its topic.
+"""
 
 _REFUSALS: Final = (
     AuthorizationError,
@@ -73,6 +77,16 @@ class Outgoing:
         self.last_error = error
         self.outcome_unknown |= not isinstance(error, _REFUSALS)
 
+    def can_be_halved(self, error: MillraceError) -> bool:
+        """Return whether the halves can be sent after this error, and the log certainly does not contain the batch."""
+        return isinstance(error, MessageTooLargeError) and self.batch.num_rows > 1 and not self.outcome_unknown
+
+    def halves(self) -> list[Outgoing]:
+        """Return the two halves of a batch that is too large for its topic."""
+        return [
+            Outgoing(half, self.partition, self.completion, self.deadline, self.round) for half in halves_of(self.batch)
+        ]
+
     def overdue(self, delivery_timeout_ms: int) -> MillraceError:
         """Return the error of a batch after ``delivery.timeout.ms``, with the reason for the failed delivery."""
         text = (
@@ -84,6 +98,22 @@ class Outgoing:
         reason = self.last_error
         kind = BrokerUnavailableError if isinstance(reason, BrokerUnavailableError) else RequestTimedOutError
         return kind(f"{text}: {reason.message}" if reason else text)
+
+
+class Parts:
+    """Count of the rows of a batch that are not completed yet. Thread safe."""
+
+    __slots__ = ("_lock", "_rows_left")
+
+    def __init__(self, batch: BuiltBatch) -> None:
+        self._lock = threading.Lock()
+        self._rows_left = batch.num_rows
+
+    def completed(self, part: BuiltBatch) -> bool:
+        """Count the rows of the batch or of a part, and return whether all are completed."""
+        with self._lock:
+            self._rows_left -= part.num_rows
+            return not self._rows_left
 
 
 class Outstanding:
@@ -109,6 +139,10 @@ class Outstanding:
         self._counts[outgoing.round] -= 1
         if not self._counts[outgoing.round]:
             del self._counts[outgoing.round]
+
+    def halve(self, outgoing: Outgoing) -> None:
+        """Count a batch as two."""
+        self._counts[outgoing.round] += 1
 
     def end_round(self) -> int:
         """Begin a new round, and return the last one."""

@@ -95,3 +95,9 @@ class Queues(defaultdict[TopicPartition, Queue]):
         queue.in_flight, queue.is_leader_in_doubt = False, True
         queue.waiting.appendleft(outgoing)
         queue.retry_at = retry_at
+
+    def replace(self, halves: list[Outgoing]) -> None:
+        """Queue the halves of a batch that was in flight, first."""
+        queue = self[halves[0].partition]
+        queue.in_flight = False
+        queue.waiting.extendleft(reversed(halves))

@@ -7,7 +7,7 @@ Invariants:
 - A batch keeps its first sequence number for all retries (``identity``).
 - A transaction's batches are sent to a partition only after the coordinator has added the partition.
 - Every queued batch is completed exactly once, with its metadata or with an error. Batches of a partition complete in
-  the order of the queue, each before the next is sent.
+  the order of the queue, each before the next is sent. The halves of a batch that is too large take its place.
 - A batch is completed by its deadline, if necessary before its request ends. Its answer is then ignored.
 """
 
@@ -449,15 +449,18 @@ class Sender:
             return
         outgoing.attempt_failed(error)
         if error.retriable and not isinstance(error, ClientClosedError) and outgoing.attempts <= self._config.retries:
-            self._requeue(outgoing)
-            return
-        self._identity.forget(outgoing)
-        self._complete(outgoing, error=error, was_in_flight=True)
-
-    def _requeue(self, outgoing: Outgoing) -> None:
-        with self._lock:
-            retry_at = self._monotonic() + backoff_s(self._config, outgoing.attempts - 1)
-            self._queues.requeue(outgoing, retry_at)
+            with self._lock:
+                retry_at = self._monotonic() + backoff_s(self._config, outgoing.attempts - 1)
+                self._queues.requeue(outgoing, retry_at)
+        elif outgoing.can_be_halved(error) and not self._stopping:  # Kafka's ``splitAndReenqueue``
+            halves = outgoing.halves()
+            with self._lock:
+                self._identity.release(outgoing)
+                self._outstanding.halve(outgoing)
+                self._queues.replace(halves)
+        else:
+            self._identity.forget(outgoing)
+            self._complete(outgoing, error=error, was_in_flight=True)
 
     def _complete(
         self,
@@ -473,7 +476,7 @@ class Sender:
         thread = threading.get_ident()
         self._calling.add(thread)
         try:
-            outgoing.completion(metadata, append_time_ms, error)
+            outgoing.completion(metadata, append_time_ms, error, outgoing.batch)
         finally:
             self._calling.discard(thread)
             with self._lock:

@@ -15,7 +15,7 @@ from millrace.clients.producing.batching import BuiltBatch, Fitted, RefusedRow
 from millrace.clients.producing.futures import Outcomes, ValueFuture
 from millrace.clients.producing.interceptors import Interceptors
 from millrace.clients.producing.memory import BufferMemory
-from millrace.clients.producing.outgoing import Completion, part_error
+from millrace.clients.producing.outgoing import Completion, Parts, part_error
 from millrace.clients.producing.sender import Sender
 from millrace.config.client import ProducerConfig
 from millrace.errors import BufferExhaustedError, MillraceError
@@ -105,7 +105,7 @@ class TableSender:
         try:
             self._sender.enqueue(topic, batch, completion)
         except MillraceError as error:
-            completion(None, -1, error)
+            completion(None, -1, error, batch)
             raise
 
 
@@ -118,7 +118,7 @@ class _TableSend:
         self._condition = condition
         self._memory = memory
         self._interceptors = interceptors
-        self._results: list[BatchMetadata | None] = []
+        self._results: list[list[BatchMetadata]] = []
         self._left = 1  # the table itself, until sealed
 
     @property
@@ -129,17 +129,23 @@ class _TableSend:
     def completion(self, batch: BuiltBatch) -> Completion:
         """Return the completion callback of a batch, whose place among the results is taken now."""
         with self._condition:
-            position = len(self._results)
-            self._results.append(None)
+            results: list[BatchMetadata] = []
+            self._results.append(results)
             self._left += 1
+        parts = Parts(batch)
 
-        def complete(metadata: BatchMetadata | None, append_time_ms: int, error: MillraceError | None) -> None:
-            self._memory.release(len(batch.records))
+        def complete(
+            metadata: BatchMetadata | None, append_time_ms: int, error: MillraceError | None, part: BuiltBatch
+        ) -> None:
             if self._interceptors:
                 self._interceptors.on_acknowledgement(metadata, error)
             with self._condition:
-                self._results[position] = metadata
-            self._finish_one(error)
+                if metadata is not None:
+                    results.append(metadata)
+                self.error = self.error or error
+            if parts.completed(part):
+                self._memory.release(len(batch.records))
+                self._finish_one(None)
 
         return complete
 
@@ -153,4 +159,4 @@ class _TableSend:
             self.error = self.error or error
             is_last = not self._left
         if is_last:
-            self.future.complete([result for result in self._results if result is not None], self.error)
+            self.future.complete([metadata for results in self._results for metadata in results], self.error)

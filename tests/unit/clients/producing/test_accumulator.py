@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from millrace.clients.model import BatchMetadata, PartitionInfo, RecordMetadata, TopicDescription
 from millrace.clients.producing.accumulator import Accumulator
 from millrace.clients.producing.batch_making import BatchMaker
-from millrace.clients.producing.batching import BuiltBatch
+from millrace.clients.producing.batching import BuiltBatch, halves_of
 from millrace.clients.producing.futures import Outcomes, SendFuture
 from millrace.clients.producing.memory import BufferMemory, NoRoomError
 from millrace.clients.producing.record_buffer import RecordBuffer
@@ -25,6 +25,7 @@ from millrace.config.client import ProducerConfig
 from millrace.errors import (
     BrokerUnavailableError,
     ClientClosedError,
+    MessageTooLargeError,
     MillraceError,
     SchemaMismatchError,
     TransactionAbortedError,
@@ -93,10 +94,14 @@ class _Sender:
         """Answer the oldest batch of some partition. The real sender keeps the order of each partition too."""
         partition = self.queued[position % len(self.queued)][0].partition
         entry = next(entry for entry in self.queued if entry[0].partition == partition)
-        self.queued.remove(entry)
         batch, completion = entry
+        if isinstance(error, MessageTooLargeError) and batch.num_rows > 1:
+            at = self.queued.index(entry)
+            self.queued[at : at + 1] = [(half, completion) for half in halves_of(batch)]
+            return
+        self.queued.remove(entry)
         if error is not None:
-            completion(None, -1, error)
+            completion(None, -1, error, batch)
             return
         log = self.log[partition]
         base_offset = len(log)
@@ -104,7 +109,7 @@ class _Sender:
         for part in decode_range(sent, 0, 2**62, lambda schema_id: parse_schema("id INT")):
             log += part.columns.column(part.columns.num_columns - 1).to_pylist()
         metadata = BatchMetadata(topic="t", partition=partition, base_offset=base_offset, num_records=batch.num_rows)
-        completion(metadata, -1, None)
+        completion(metadata, -1, None, batch)
 
 
 class _World:
@@ -146,6 +151,7 @@ _steps = st.lists(
         st.tuples(st.just("drain")),
         st.tuples(st.just("succeed"), st.integers(0, 20)),
         st.tuples(st.just("fail"), st.integers(0, 20)),
+        st.tuples(st.just("halve"), st.integers(0, 20)),
         st.tuples(st.just("abandon")),
     ),
     min_size=1,
@@ -177,7 +183,7 @@ def test_every_record_succeeds_or_fails_once_and_in_order(steps: list[Any], part
         elif step == "abandon":
             world.accumulator.abandon(TransactionAbortedError("abandoned"))
         elif world.sender.queued:
-            error = ClientClosedError("failed") if step == "fail" else None
+            error = {"fail": ClientClosedError("failed"), "halve": MessageTooLargeError("too large")}.get(step)
             world.sender.finish(arguments[0], error)
     world.accumulator.drain_all()
     while world.sender.queued:

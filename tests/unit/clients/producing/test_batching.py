@@ -21,6 +21,7 @@ from millrace.clients.producing.batching import (
     check_row_sizes,
     divide,
     fit_table,
+    halves_of,
 )
 from millrace.clients.producing.partitioner import partition_for_key
 from millrace.clients.producing.partitioning import StickyPartition
@@ -127,6 +128,37 @@ def test_batches_above_the_limit_are_halved_and_single_rows_refused() -> None:
     assert isinstance(refused[0].error, MessageTooLargeError)
     sent = [row for batch in built if isinstance(batch, BuiltBatch) and batch.rows is not None for row in batch.rows]
     assert sent == [0, 1, 3]
+
+
+@given(
+    st.lists(st.tuples(st.integers(-9, 9), st.none() | st.text(max_size=3), st.booleans()), min_size=2, max_size=30),
+    st.booleans(),
+    st.sampled_from([Compression.NONE, Compression.ZSTD]),
+)
+def test_the_halves_of_a_batch_have_its_records(
+    rows: list[tuple[int, str | None, bool]], has_own_times: bool, compression: Compression
+) -> None:
+    topic = _topic(1, "id INT, name STRING")
+    data: dict[str, Any] = {"id": [row[0] for row in rows], "name": pa.array([row[1] for row in rows], pa.string())}
+    data["__tombstone"] = [row[2] for row in rows]
+    data["__headers"] = pa.array([[("h", b"x")] * (row[0] % 3) for row in rows], pa.map_(pa.string(), pa.binary()))
+    if has_own_times:
+        data["__timestamp"] = pa.array([row[0] + 9 for row in rows], pa.int64())
+    fitted = fit_table(topic, pa.table(data), now_ms=5)
+    (whole,) = build_batches(0, fitted, range(len(rows)), compression=compression, max_bytes=10**6)
+    assert isinstance(whole, BuiltBatch)
+    first, second = halves_of(whole)
+    assert [*(first.rows or ()), *(second.rows or ())] == list(range(len(rows)))
+    assert [first.num_rows, second.num_rows] == [len(rows) // 2, len(rows) - len(rows) // 2]
+    assert _records(first) + _records(second) == _records(whole)
+
+
+def _records(batch: BuiltBatch) -> list[Any]:
+    (decoded,) = decode_range(_sent(batch), 0, 2**62, lambda schema_id: parse_schema("id INT, name STRING"))
+    beside = [
+        column.to_pylist() if column else [None] * batch.num_rows for column in (decoded.headers, decoded.tombstones)
+    ]
+    return list(zip(decoded.columns.to_pylist(), decoded.timestamps_ms().to_pylist(), *beside, strict=True))
 
 
 def test_metadata_columns_become_fields_of_the_records() -> None:

@@ -166,7 +166,7 @@ def test_batches_fail_at_their_deadlines_while_their_request_waits_for_an_answer
         eventually(lambda: sum(map(len, outcomes.values())) == 2, "the deadline")
         assert list(outcomes) == ["in flight", "behind"]
         assert network.timeouts_s[0] > 3000
-        (_, _, error), (_, _, waiting) = outcomes["in flight"][0], outcomes["behind"][0]
+        (_, _, error, _), (_, _, waiting, _) = outcomes["in flight"][0], outcomes["behind"][0]
         assert isinstance(error, RequestTimedOutError)
         assert "the log may contain them" in error.message
         assert "the log may contain them" not in waiting.message
