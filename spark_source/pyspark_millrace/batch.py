@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from millrace.errors import UsageError
-from pyspark_millrace.options.positions import OffsetSpec
-from pyspark_millrace.partition_key import PartitionKey
+from pyspark_millrace.options.positions import check_order
 from pyspark_millrace.planning.offsets import OffsetRange
 from pyspark_millrace.planning.splits import BATCH_SIZING
 from pyspark_millrace.reading.task_planning import plan_tasks
@@ -46,11 +44,12 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark is not typ
 
         start, end = self._range
         keys = self._topics.partitions
+        check_order(start, end, keys)
         with BrokerClient.connect(self._options) as client:
-            # Resolve the end first: later records are left out, and no range ends before its start.
+            # Resolve the end first: later records are left out. As in Spark's Kafka connector, a start that was looked
+            # up and is after the end means that there is nothing to read.
             ends = client.offsets_at(end, keys, option="endingOffsets", no_match=None)
             starts = client.offsets_at(start, keys, option="startingOffsets", no_match=self._options.starting_no_match)
-            self._check_order(starts, ends)
             ranges = [
                 OffsetRange(key, self._topics.topic_ids[key.topic], starts[key], ends[key])
                 for key in keys
@@ -59,21 +58,6 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]  # pyspark is not typ
             return plan_tasks(
                 client, ranges, client.schemas(self._topics), self._options, BATCH_SIZING, self._layout.row_filter
             )
-
-    def _check_order(self, starts: Mapping[PartitionKey, int], ends: Mapping[PartitionKey, int]) -> None:
-        """Raise ``UsageError`` for a start after the end, if both were given.
-
-        A start from a look-up may be after the end, because records have arrived meanwhile. Then there is nothing to
-        read.
-        """
-        if any(isinstance(position, OffsetSpec) for position in self._range):
-            return
-        for key, start in starts.items():
-            if start > ends[key]:
-                raise UsageError(
-                    f"{key} starts at {start} and ends at {ends[key]}: the starting offset or time must not be after "
-                    "the ending one"
-                )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the records of one task."""

@@ -122,8 +122,21 @@ def test_a_start_after_the_end_is_refused(filled):
     with pytest.raises(UsageError, match=f"{filled.name}-0 starts at 10 and ends at 5"):
         found.reader(schema).partitions()
     found, schema = source(filled, startingTimestamp=str(START_MS + 20), endingTimestamp=str(START_MS))
-    with pytest.raises(UsageError, match=f"{filled.name}-0 starts at .* and ends at 0"):
+    with pytest.raises(UsageError, match=f"{filled.name}-0 starts at .* ms and ends at {START_MS} ms"):
         found.reader(schema).partitions()
+
+
+def test_a_start_that_is_looked_up_and_is_after_the_end_gives_no_rows(new_model, admin):
+    model = new_model(1)
+    model.append(0, 20)
+    admin.delete_records({TopicPartition(model.name, 0): 10})
+    end = json.dumps({model.name: {"0": 5}})
+    for start in (
+        {"startingOffsets": json.dumps({model.name: {"0": -2}})},
+        {"startingTimestamp": str(START_MS * 2), "startingOffsetsByTimestampStrategy": "latest"},
+    ):
+        found, schema = source(model, endingOffsets=end, **start)
+        assert not found.reader(schema).partitions()
 
 
 def test_the_checkpoint_of_another_cluster_is_recognised(new_model, tmp_path):

@@ -7,7 +7,7 @@ The forms and the JSON are those of Spark's Kafka connector. In ``{"topic": {"0"
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -83,6 +83,32 @@ def parse_offsets(option: str, text: str, *, edges: tuple[OffsetSpec, ...]) -> P
 def parse_timestamps(option: str, text: str) -> AtTimestamps:
     """Parse timestamps per partition. Raises ``UsageError`` with option, value and accepted form."""
     return AtTimestamps(_partition_numbers(option, text, TIMESTAMPS_FORM, lowest=0))
+
+
+def check_order(start: Position, end: Position, partitions: Iterable[PartitionKey]) -> None:
+    """Raise ``UsageError`` if a partition starts at an offset after its ending one, or at a time after its ending one.
+
+    An offset and a time, or an edge, have no order before they are looked up.
+    """
+    for key in partitions:
+        for given, unit in ((_offset_given, ""), (_time_given, " ms")):
+            first, last = given(start, key), given(end, key)
+            if first is not None and last is not None and first > last:
+                raise UsageError(
+                    f"{key} starts at {first}{unit} and ends at {last}{unit}: the starting offset or time must not be "
+                    "after the ending one"
+                )
+
+
+def _offset_given(position: Position, key: PartitionKey) -> int | None:
+    offset = position.by_partition.get(key) if isinstance(position, ExactOffsets) else None
+    return None if offset is None or offset < 0 else offset
+
+
+def _time_given(position: Position, key: PartitionKey) -> int | None:
+    if isinstance(position, AtTimestamp):
+        return position.timestamp_ms
+    return position.by_partition.get(key) if isinstance(position, AtTimestamps) else None
 
 
 def parse_assignment(option: str, text: str) -> tuple[PartitionKey, ...]:
