@@ -1,6 +1,7 @@
 """Tests of producers in asyncio, against a real broker."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from millrace.errors import (
 )
 from millrace_broker.testing import EmbeddedBroker
 
-from .waiting import STALL_S
+from .waiting import STALL_S, eventually_async
 
 
 def _run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -175,3 +176,44 @@ def test_a_record_that_is_not_accepted_makes_the_commit_fail(
             await producer.abort_transaction()
 
     _run(work)
+
+
+@pytest.mark.parametrize("call", ["begin_transaction", "commit_transaction"])
+def test_a_cancelled_transaction_is_over_when_its_task_ends(
+    admin: Admin, module_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    topic = f"cancelled-{call}"
+    admin.create_topic(topic, partitions=1)
+    options = {"bootstrap.servers": module_broker.bootstrap_servers, "transactional.id": topic}
+
+    async def work() -> None:
+        async with AsyncProducer(options) as producer:
+            await producer.init_transactions()
+            begun, may_end = threading.Event(), threading.Event()
+            original = getattr(producer._core, call)
+
+            def waiting() -> None:
+                begun.set()
+                assert may_end.wait(STALL_S)
+                original()
+
+            monkeypatch.setattr(producer._core, call, waiting)
+
+            async def send() -> None:
+                async with producer.transaction():
+                    await producer.send(topic, b"1")
+
+            task = asyncio.create_task(send())
+            await eventually_async(begun.is_set)
+            task.cancel()
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert not task.done()
+            may_end.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            async with producer.transaction():
+                await producer.send(topic, b"2")
+
+    _run(work)
+    assert _values(module_broker, topic) == ([b"1", b"2"] if call == "commit_transaction" else [b"2"])

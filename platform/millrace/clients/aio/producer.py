@@ -165,18 +165,40 @@ class AsyncProducer:
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Self]:
-        """Begin a transaction and commit it, or abort it if the block (or the commit) fails or is cancelled."""
-        await self.begin_transaction()
+        """Begin a transaction and commit it, or abort it if the block fails or is cancelled, or if the commit fails.
+
+        A task that is cancelled during the commit gets ``CancelledError`` when the transaction is committed, or the
+        error of the commit.
+        """
+        try:
+            await self._run_to_end(self._core.begin_transaction)
+        except asyncio.CancelledError:
+            await self._run_to_end(self._core.abort_after_failure)
+            raise
         try:
             yield self
         except BaseException:
-            await asyncio.shield(self._run(self._waiter, self._core.abort_after_failure))
+            await self._run_to_end(self._core.abort_after_failure)
             raise
         try:
-            await self.commit_transaction()
+            await self._run_to_end(self._core.commit_transaction)
         except AbortableTransactionError:
-            await self._run(self._waiter, self._core.abort_after_failure)
+            await self._run_to_end(self._core.abort_after_failure)
             raise
+
+    async def _run_to_end(self, call: Callable[[], None]) -> None:
+        """Run a call in the helper thread. If the task is cancelled, raise that, or the call's error, at its end."""
+        self._core.check_open()
+        running = asyncio.get_running_loop().run_in_executor(self._waiter, call)
+        cancellation = None
+        while not running.done():
+            try:
+                await asyncio.wait([running])
+            except asyncio.CancelledError as error:
+                cancellation = error
+        running.result()
+        if cancellation is not None:
+            raise cancellation
 
     # --- the end -------------------------------------------------------------------------------------------------
 
