@@ -17,6 +17,7 @@ from millrace.clients.assignors import find_assignor
 from millrace.clients.consuming.assignment import Assignment
 from millrace.clients.consuming.connections import ConsumerConnections
 from millrace.clients.consuming.interceptors import ConsumerInterceptors
+from millrace.clients.leaders import may_pass
 from millrace.clients.membership.commit_queue import AutoCommit
 from millrace.clients.membership.commits import Commits, OnCommit, commit_failed
 from millrace.clients.membership.coordinator import Coordinator, check_group_id
@@ -27,12 +28,21 @@ from millrace.clients.model import ConsumerGroupMetadata, OffsetAndMetadata, Top
 from millrace.clients.signal import Signal
 from millrace.clients.subscription import Subscription, fetch_topics
 from millrace.config.client import ConsumerConfig, Isolation
-from millrace.errors import MillraceError, RebalanceInProgressError, UnknownTopicOrPartitionError, WakeupError
+from millrace.errors import (
+    BrokerUnavailableError,
+    MillraceError,
+    RebalanceInProgressError,
+    UnknownTopicOrPartitionError,
+    WakeupError,
+)
+from millrace.protocol import millrace_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
 _COMMIT_BEFORE_REBALANCE_S = 5.0
 """Time that a rebalance waits for an auto commit."""
+_LOOK_UP_MS_MIN = 1000
+"""Minimum timeout of a look-up of topics, even in a poll that does not wait."""
 _COMMIT_AT_LEAVE_S = 0.1
 """Time that an auto commit has at least when the consumer leaves the group, also if the timeout has passed."""
 
@@ -68,6 +78,8 @@ class ConsumerGroup:
         self._member: Member | None = None
         self._subscription: Subscription | None = None
         self._to_begin: Subscription | None = None
+        self._unanswered_since: float | None = None
+        """Time of the first look-up of the subscribed topics, while none was answered."""
         self._listener = RebalanceListener()
         self._listener_error: BaseException | None = None
         self._leave_by = float("inf")
@@ -86,6 +98,7 @@ class ConsumerGroup:
         check_group_id(self._config.group_id)
         self._listener = listener or RebalanceListener()
         self._subscription = self._to_begin = subscription
+        self._unanswered_since = None
 
     def unsubscribe(self, reason: str, timeout_s: float) -> None:
         """Leave the group and drop the assignment."""
@@ -108,32 +121,55 @@ class ConsumerGroup:
         if self._member is not None:
             self._member.rejoin(reason)
 
-    def poll(self) -> None:
+    def poll(self, deadline: float) -> None:
         """Process assignment changes, commit callbacks and auto commits.
 
-        Raises ``UnknownTopicOrPartitionError``, once, for missing topics that are subscribed to by name.
+        A look-up of topics waits until ``deadline``. If no broker answers, the next poll repeats it, for
+        ``socket.connection.setup.timeout.ms`` in all, and then raises ``BrokerUnavailableError``. Raises
+        ``UnknownTopicOrPartitionError``, once, for missing topics that are subscribed to by name.
         """
         self._commits.call_back()
         self._commit_automatically()
         if self._to_begin is not None:
-            self._begin(self._to_begin)
+            self._begin(self._to_begin, deadline)
         if self._member is not None:
             try:
                 self._member.poll(self)
             finally:
                 self._raise_listener_error()
 
-    def _begin(self, subscription: Subscription) -> None:
-        found = () if subscription.pattern else fetch_topics(self._connections, subscription.names)
+    def _begin(self, subscription: Subscription, deadline: float) -> None:
+        found = self._topics_of(subscription, deadline)
+        if found is None:
+            return
         if self._member is None:
             self._member = Member(self._connections, self._coordinator, self._signal, self._assignors)
-        self._member.subscribe(subscription)
+        self._member.subscribe(subscription, found)
         self._to_begin = None
         missing = sorted(subscription.names - {topic.name for topic in found})
         if missing:
             raise UnknownTopicOrPartitionError(
                 f"{', '.join(missing)}: no such topic: create it; later polls wait for it"
             )
+
+    def _topics_of(self, subscription: Subscription, deadline: float) -> list[pb.Topic] | None:
+        """Return the existing topics, all of them for a pattern, or ``None`` if no broker answers in time."""
+        now = time.monotonic()
+        since = self._unanswered_since = self._unanswered_since or now
+        left_ms = max(int((deadline - now) * 1000), _LOOK_UP_MS_MIN)
+        try:
+            return fetch_topics(self._connections, None if subscription.pattern else subscription.names, left_ms)
+        except MillraceError as error:
+            limit_ms = self._config.default_api_timeout_ms
+            if isinstance(error, BrokerUnavailableError):
+                limit_ms = self._config.socket_connection_setup_timeout_ms
+            # The call has ended up to a backoff before the limit.
+            over_at = since + (limit_ms - self._config.retry_backoff_max_ms) / 1000
+            if not may_pass(error) or time.monotonic() >= over_at:
+                self._unanswered_since = None
+                raise
+            logger.debug("group %s: the subscribed topics are not known yet: %s", self._config.group_id, error.message)
+            return None
 
     def look_at_topics(self) -> None:
         """Check the topics, because a change was noticed."""

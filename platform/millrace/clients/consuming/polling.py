@@ -93,7 +93,7 @@ class Poller:
         while True:
             serial = self._signal.serial
             self._signal.check()
-            self._group.poll()
+            self._group.poll(deadline)
             self._fetcher.take_in()
             states = self._assignment.states()
             self._raise_errors(states)

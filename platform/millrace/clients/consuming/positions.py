@@ -28,15 +28,16 @@ FindCommitted = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, Off
 def _without_committed(missing: Sequence[PartitionState], committed: FindCommitted) -> list[PartitionState]:
     """Move the partitions to their committed offsets, and return those without.
 
-    Raises ``OffsetOutOfRangeError`` if such a partition has ``auto.offset.reset=none``.
+    Raises ``OffsetOutOfRangeError`` if such a partition has ``auto.offset.reset=none``. The next call then asks again.
     """
     wants_committed = [state for state in missing if state.wants_committed]
     if wants_committed:
         found = committed([state.partition for state in wants_committed])
         for state in wants_committed:
-            state.wants_committed = False
             if (place := found.get(state.partition)) is not None:
                 state.move_to(place.offset, place.leader_epoch)
+            elif state.reset_to != OffsetReset.NONE:
+                state.wants_committed = False
     to_reset = [state for state in missing if state.position is None]
     for state in to_reset:
         if state.reset_to == OffsetReset.NONE:

@@ -15,7 +15,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from millrace.clients.assignors import Assignor
@@ -104,9 +104,8 @@ class Member:
 
     # --- the caller's thread --------------------------------------------------------------------------------------
 
-    def subscribe(self, subscription: Subscription) -> None:
-        """Subscribe to these topics."""
-        found = fetch_topics(self._connections, None) if subscription.pattern is not None else ()
+    def subscribe(self, subscription: Subscription, found: Iterable[pb.Topic]) -> None:
+        """Subscribe to these topics, of which ``found`` exist."""
         topics = subscription.matching(found)
         with self._condition:
             self._subscription = subscription

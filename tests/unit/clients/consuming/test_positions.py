@@ -209,6 +209,19 @@ def test_without_a_reset_the_missing_position_is_an_error(world: World) -> None:
         world.find(A_LONG_WAIT_S)
 
 
+def test_without_a_reset_each_poll_asks_for_the_committed_offset_again(world: World) -> None:
+    world.states[0].reset_to = "none"
+    world.states[0].wants_committed = True
+    for _ in range(2):
+        with pytest.raises(OffsetOutOfRangeError, match=r"auto\.offset\.reset is none"):
+            world.find(A_LONG_WAIT_S)
+    world.committed[FIRST] = OffsetAndMetadata(offset=5)
+    found = world.start(A_LONG_WAIT_S)
+    world.end(ALIVE)
+    found.result(STALL_S)
+    assert world.positions == [5, 20]
+
+
 def test_a_wakeup_ends_the_wait_and_keeps_the_calls(world: World) -> None:
     found = world.start(A_LONG_WAIT_S)
     eventually(lambda: len(world.calls) == 2, "both calls")
