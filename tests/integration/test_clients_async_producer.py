@@ -217,3 +217,17 @@ def test_a_cancelled_transaction_is_over_when_its_task_ends(
 
     _run(work)
     assert _values(module_broker, topic) == ([b"1", b"2"] if call == "commit_transaction" else [b"2"])
+
+
+def test_a_column_that_was_widened_is_noticed(admin: Admin, module_broker: EmbeddedBroker) -> None:
+    admin.create_topic("async-widened", partitions=1, schema="id INT", configs={"schema.compatibility": "BACKWARD"})
+
+    async def work() -> None:
+        async with AsyncProducer(module_broker.bootstrap_servers) as producer:
+            await producer.send_and_wait("async-widened", {"id": 1})
+            admin.evolve_schema("async-widened", "id BIGINT")
+            assert (await producer.send_and_wait("async-widened", {"id": 2**40})).offset == 1
+            with pytest.raises(SchemaMismatchError, match="nam"):
+                await producer.send("async-widened", {"nam": 1})
+
+    _run(work)

@@ -232,6 +232,44 @@ def test_too_large_records_fail_and_the_others_are_sent(admin: Admin, module_bro
         assert producer.send("large", b"after").result(STALL_S).offset == 2
 
 
+def test_a_record_that_fits_the_schema_of_now_is_sent(
+    admin: Admin, producer: Producer, module_broker: EmbeddedBroker
+) -> None:
+    def create(**options: Any) -> None:
+        admin.create_topic("changing", partitions=1, configs={"schema.compatibility": "BACKWARD"}, **options)
+
+    create(schema="id INT NOT NULL")
+    producer.send("changing", {"id": 1}).result(STALL_S)
+    admin.evolve_schema("changing", "id BIGINT NOT NULL")
+    producer.send("changing", {"id": 2**40}).result(STALL_S)
+    admin.evolve_schema("changing", "id BIGINT")
+    producer.send("changing", {"id": None}).result(STALL_S)
+    assert _read(module_broker, "changing", 3).column("id").to_pylist() == [1, 2**40, None]
+    admin.delete_topic("changing")
+    create()
+    producer.send("changing", b"opaque").result(STALL_S)
+    admin.delete_topic("changing")
+    create(schema="name STRING")
+    producer.send("changing", {"name": "typed"}).result(STALL_S)
+    assert _read(module_broker, "changing", 1).column("name").to_pylist() == ["typed"]
+
+
+def test_records_that_fit_no_schema_do_not_ask_the_broker_each_time(
+    admin: Admin, module_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin.create_topic("misfits", partitions=1, schema="id INT")
+    config = {"bootstrap.servers": module_broker.bootstrap_servers, "retry.backoff.max.ms": 3_600_000}
+    with Producer(config) as producer:
+        producer.send("misfits", {"id": 1}).result(STALL_S)
+        look_ups: list[str] = []
+        look_up = producer._look_up_again
+        monkeypatch.setattr(producer, "_look_up_again", lambda name: look_ups.append(name) or look_up(name))
+        for value in ({"id": "text"}, {"nam": 1}, b"bytes", {"id": 2**40}):
+            with pytest.raises(SchemaMismatchError):
+                producer.send("misfits", value)
+        assert look_ups == ["misfits"]
+
+
 @pytest.mark.parametrize("call", ["send", "send_batch", "send_table"])
 def test_batches_above_the_limit_of_the_topic_are_sent_as_smaller_ones(
     admin: Admin, module_broker: EmbeddedBroker, call: str

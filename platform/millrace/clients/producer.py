@@ -84,6 +84,7 @@ class Producer(TransactionCalls):
         )
         # Buffers of topics with the fast path. Without an entry, each record is checked fully.
         self._direct: dict[str, RecordBuffer] = {}
+        self._next_schema_look_ups: dict[str, float] = {}
         self._connections = Connections(config, on_fork=self._direct.clear)
         self._metadata = MetadataCache(self._connections, may_create=True)
         self._closing = threading.Lock()
@@ -147,10 +148,13 @@ class Producer(TransactionCalls):
         """
         buffer = self._direct.get(topic)
         if buffer is not None and headers is None and timestamp_ms is None and partition is None:
-            if key is None and on_delivery is None and type(value) is bytes and buffer.is_opaque:
-                return buffer.append_value(value)
-            if buffer.is_opaque or (type(value) is dict and buffer.has_columns(value)):
-                return buffer.append(key, value, (), None, -1, on_delivery)
+            try:
+                if key is None and on_delivery is None and type(value) is bytes and buffer.is_opaque:
+                    return buffer.append_value(value)
+                if buffer.is_opaque or type(value) is dict:
+                    return buffer.append(key, value, (), None, -1, on_delivery)
+            except SchemaMismatchError:
+                pass  # below the topic is looked up again
         record = ProducerRecord(topic, value, key, as_headers(headers), timestamp_ms, partition)
         return self._append(*self._intercepted(record, on_delivery))
 
@@ -170,8 +174,6 @@ class Producer(TransactionCalls):
         try:
             buffer = self._records.buffer(self._topic(record.topic))
             partition = self._place(record)
-            if not buffer.is_opaque and isinstance(record.value, Mapping) and not buffer.has_columns(record.value):
-                buffer.use(self._look_up_again(record.topic))  # columns may have been added
         except MillraceError as error:
             self._note_refused_send(error)
             raise
@@ -179,7 +181,33 @@ class Producer(TransactionCalls):
             self._direct[record.topic] = buffer
             if not self._may_send:  # the transaction ended, or the producer was closed, meanwhile
                 self._direct.clear()
-        return buffer.append(record.key, record.value, record.headers, record.timestamp_ms, partition, on_delivery)
+        append = partial(
+            buffer.append, record.key, record.value, record.headers, record.timestamp_ms, partition, on_delivery
+        )
+        try:
+            return append()
+        except SchemaMismatchError:
+            if not (self._may_block and self._has_new_schema(record.topic)):
+                raise
+        return append()
+
+    def _has_new_schema(self, name: str) -> bool:
+        """Look up a topic that a record does not fit, and return whether it has another schema now.
+
+        While the schema stays the same, a look-up follows at the earliest after ``retry.backoff.max.ms``.
+        """
+        if time.monotonic() < self._next_schema_look_ups.get(name, 0.0):
+            return False
+        buffer = self._records.buffer(self._topic(name))
+        schema_id = buffer.topic.schema_id
+        try:
+            buffer.use(self._look_up_again(name))
+        except MillraceError:
+            return False
+        if buffer.topic.schema_id != schema_id:
+            return True
+        self._next_schema_look_ups[name] = time.monotonic() + self._config.retry_backoff_max_ms / 1000
+        return False
 
     def _acknowledged(self, on_delivery: OnDelivery | None) -> OnDelivery:
         def tell(metadata: RecordMetadata | None, error: MillraceError | None) -> None:

@@ -31,7 +31,7 @@ from millrace.clients.producing.chunk import Headers, OnDelivery
 from millrace.clients.producing.futures import SendFuture
 from millrace.clients.producing.memory import BufferMemory, NoRoomError
 from millrace.clients.producing.record_checks import as_headers
-from millrace.errors import AbortableTransactionError, BufferExhaustedError, MillraceError
+from millrace.errors import AbortableTransactionError, BufferExhaustedError, MillraceError, SchemaMismatchError
 
 Result = TypeVar("Result")
 
@@ -73,11 +73,16 @@ class AsyncProducer:
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[RecordMetadata] = loop.create_future()
         accepted = self._core.intercepted(record, partial(self._deliveries.put, loop, outcome))
+        was_looked_up = False
         while True:
             try:
                 self._core.accept(*accepted)
             except NoRoomError as full:
                 await self._room(full)
+            except SchemaMismatchError:
+                if was_looked_up or not await self._run(self._worker, self._core.has_new_schema, topic):
+                    raise
+                was_looked_up = True
             else:
                 return outcome
 
@@ -258,6 +263,10 @@ class _Core(Producer):
         except MillraceError as error:
             self.refused(error)
             raise
+
+    def has_new_schema(self, topic: str) -> bool:
+        """Look up a topic that a record does not fit, and return whether it has another schema now."""
+        return self._has_new_schema(topic)
 
     def refused(self, error: MillraceError) -> None:
         """Fail the transaction, because a record is not sent."""

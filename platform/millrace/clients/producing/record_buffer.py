@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 from millrace.clients.model import TopicDescription
@@ -68,10 +68,6 @@ class RecordBuffer:
     def is_opaque(self) -> bool:
         """True if records are keys and values, not columns."""
         return self._checker is None
-
-    def has_columns(self, value: Mapping[str, Any]) -> bool:
-        """Return whether the known schema of the topic has all columns of a record."""
-        return self._checker is None or self._checker.names >= value.keys()
 
     @property
     def is_empty(self) -> bool:

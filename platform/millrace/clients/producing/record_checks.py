@@ -63,7 +63,6 @@ class RecordChecker:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._fields = {field.name: field for field in schema}
-        self.names = frozenset(self._fields)
         self._kinds = {field.name: _accepted(field.type) for field in schema}
         self._ranges = {field.name: 2 ** (field.type.bit_width - 1) for field in schema if pat.is_integer(field.type)}
 
