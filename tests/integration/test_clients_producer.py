@@ -342,7 +342,7 @@ def test_wrong_options_are_named() -> None:
         ({"acks": 7}, "acks"),
         ({"linger.mss": 7}, r"unknown option linger\.mss"),
         ({"compression.type": "gzip"}, r"compression\.type"),
-        ({"acks": 1}, "enable.idempotence=true needs acks=all"),
+        ({"acks": 1, "enable.idempotence": True}, "enable.idempotence=true needs acks=all"),
         ({"bootstrap.servers": "host:x"}, "'host:x' is not host:port"),
     ]:
         with pytest.raises(InvalidConfigError, match=message):
@@ -355,7 +355,7 @@ def test_a_record_is_stored_with_any_acks_and_has_no_offset_with_acks_0(
 ) -> None:
     topic = f"acks-{acks}"
     admin.create_topic(topic, partitions=1)
-    config = {"bootstrap.servers": module_broker.bootstrap_servers, "acks": acks, "enable.idempotence": acks == "all"}
+    config = {"bootstrap.servers": module_broker.bootstrap_servers, "acks": acks}
     with Producer(config) as producer:
         offset = producer.send(topic, b"x").result(STALL_S).offset
     assert offset == (-1 if acks == "0" else 0)

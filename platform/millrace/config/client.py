@@ -6,6 +6,7 @@ from Kafka's. Options that only Kafka has are refused as unknown, never silently
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Final, Self
@@ -17,6 +18,8 @@ from millrace.config.jaas import parse_jaas
 from millrace.config.references import resolve_references
 from millrace.config.security_options import SaslLogin, SaslMechanism, SecurityProtocol, SslOptions
 from millrace.config.validators import UPPER_CASE, parsed_by
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_PORT: Final = 9092
 
@@ -232,14 +235,18 @@ class ProducerConfig(ClientConfig):
     )
     compression_type: ProducerCompression = Field(ProducerCompression.NONE, description="none, lz4 or zstd.")
     enable_idempotence: bool = Field(
-        True, description="Whether the broker stores a batch once, even if the producer retries it."
+        True,
+        description="Whether the broker stores a batch once, even if the producer retries it. With acks=0 or acks=1 "
+        "the default is false.",
     )
     max_in_flight_requests_per_connection: PositiveInt32 = Field(
         5, description="Requests in flight to a broker. Each partition has at most one batch in flight."
     )
     retries: Int32 = Field(INT_MAX, description="Number of retries of a batch after a retriable error.")
     delivery_timeout_ms: PositiveInt32 = Field(
-        120_000, description="Longest time from send to acknowledgement, with retries."
+        120_000,
+        description="Longest time from send to acknowledgement, with retries. The default is at least linger.ms + "
+        "request.timeout.ms.",
     )
     partitioner_class: Any = Field(
         None,
@@ -275,17 +282,31 @@ class ProducerConfig(ClientConfig):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        self._adapt_defaults()
         if self.enable_idempotence and self.acks is not Acks.ALL:
-            raise ValueError("enable.idempotence=true needs acks=all: set enable.idempotence=false for fewer acks")
+            raise ValueError("enable.idempotence=true needs acks=all: leave enable.idempotence out for fewer acks")
         if self.transactional_id and not self.enable_idempotence:
-            raise ValueError("transactional.id needs enable.idempotence=true")
+            raise ValueError("transactional.id needs enable.idempotence=true and acks=all")
         if self.coordinator_key and not self.transactional_id:
             raise ValueError("coordinator.key is for transactions: set transactional.id too")
-        if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms:
+        if self.delivery_timeout_ms < min(self.linger_ms + self.request_timeout_ms, INT_MAX):
             raise ValueError("delivery.timeout.ms must be at least linger.ms + request.timeout.ms")
         if self.batch_size > self.max_request_size:
             raise ValueError("batch.size must not be above max.request.size")
         return self
+
+    def _adapt_defaults(self) -> None:
+        """Let options that are not set follow those that are, as Kafka's ``ProducerConfig`` does."""
+        adapted: dict[str, Any] = {}
+        if self.acks is not Acks.ALL and "enable_idempotence" not in self.model_fields_set:
+            adapted["enable_idempotence"] = False
+            if not self.transactional_id:
+                logger.info("the producer is not idempotent, because acks=%s", self.acks.value)
+        least_ms = min(self.linger_ms + self.request_timeout_ms, INT_MAX)
+        if self.delivery_timeout_ms < least_ms and "delivery_timeout_ms" not in self.model_fields_set:
+            adapted["delivery_timeout_ms"] = least_ms
+            logger.warning("delivery.timeout.ms is %d, the sum of linger.ms and request.timeout.ms", least_ms)
+        self.__dict__.update(adapted)  # the fields are frozen for everyone else
 
 
 class ConsumerConfig(ClientConfig):

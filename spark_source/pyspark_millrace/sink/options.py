@@ -96,8 +96,21 @@ def _name(given: GivenOptions, option: str) -> str | None:
     return None if text is None else text.strip()
 
 
+def _check_transactional(client_config: Mapping[str, str]) -> None:
+    """Refuse settings of a producer with which it could not write in transactions."""
+    for name, refused in (("acks", ("0", "1")), ("enable.idempotence", ("false",))):
+        value = client_config.get(name, "")
+        if value.strip().lower() in refused:
+            raise UsageError(
+                f"kafka.{name}={value!r} is not possible with deliveryGuarantee=exactly-once, which writes in "
+                "transactions: leave it out, or set deliveryGuarantee=at-least-once"
+            )
+
+
 def _check_together(options: SinkOptions, *, is_stream: bool) -> None:
     app_id, version = options.transaction_app_id, options.transaction_version
+    if options.is_exactly_once:
+        _check_transactional(dict(options.client_config))
     if not options.is_exactly_once:
         if app_id is not None or version is not None:
             raise UsageError("txnAppId and txnVersion are for deliveryGuarantee=exactly-once: leave them out")

@@ -46,8 +46,10 @@ def test_acks_is_read_in_all_its_spellings(value: object, number: int) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"acks": "1"}, "enable.idempotence=true needs acks=all"),
+        ({"acks": "1", "enable.idempotence": True}, "enable.idempotence=true needs acks=all"),
+        ({"acks": "1", "transactional.id": "t"}, "transactional.id needs enable.idempotence=true and acks=all"),
         ({"delivery.timeout.ms": 10}, "delivery.timeout.ms must be at least"),
+        ({"delivery.timeout.ms": 120_000, "linger.ms": 100_000}, "delivery.timeout.ms must be at least"),
         ({"batch.size": 2**25}, "batch.size must not be above max.request.size"),
         ({"linger.ms": -1}, r"linger\.ms=-1"),
         ({"send.buffer.bytes": "1"}, r"unknown option send\.buffer\.bytes"),
@@ -56,6 +58,21 @@ def test_acks_is_read_in_all_its_spellings(value: object, number: int) -> None:
 def test_contradicting_or_unknown_options_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidConfigError, match=message):
         ProducerConfig.of(options)
+
+
+@pytest.mark.parametrize("acks", [0, "1"])
+def test_fewer_acks_turn_idempotence_off_unless_it_is_set(acks: object) -> None:
+    config = ProducerConfig.of({"acks": acks})
+    assert not config.enable_idempotence
+    assert not ProducerConfig.load(config.options()).enable_idempotence
+    assert ProducerConfig.of({"acks": "all"}).enable_idempotence
+
+
+def test_the_delivery_timeout_follows_a_larger_linger_or_request_timeout_unless_it_is_set() -> None:
+    assert ProducerConfig.of({"linger.ms": 100_000}).delivery_timeout_ms == 130_000
+    assert ProducerConfig.of({"linger.ms": 1, "request.timeout.ms": 2**31 - 1}).delivery_timeout_ms == 2**31 - 1
+    assert ProducerConfig.of({"linger.ms": 90_000}).delivery_timeout_ms == 120_000
+    assert ProducerConfig.of({"delivery.timeout.ms": 30_000}).delivery_timeout_ms == 30_000
 
 
 def test_the_shipped_file_holds_only_options_that_exist() -> None:

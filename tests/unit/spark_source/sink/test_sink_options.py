@@ -26,6 +26,11 @@ def test_sink_options_that_are_not_given_have_their_defaults():
     assert (options.transaction_app_id, options.transaction_version) == (None, None)
 
 
+def test_fewer_acks_are_possible_without_transactions():
+    options = parse_sink_options({**BASE, "kafka.acks": "1", "deliveryGuarantee": "at-least-once"}, is_stream=True)
+    assert options.producer_config(None)["acks"] == "1"
+
+
 def test_a_producer_takes_part_under_the_external_id_and_has_time():
     options = parse_sink_options({**BASE, "kafka.linger.ms": "5"}, is_stream=True)
     assert options.producer_config("query") == {
@@ -57,6 +62,8 @@ def test_names_are_not_case_sensitive_and_sparks_own_are_known():
         ({"txnAppId": " "}, True, "txnAppId=' ': expected a name"),
         ({"txnAppId": "a", "deliveryGuarantee": "at-least-once"}, True, "are for deliveryGuarantee=exactly-once"),
         ({"kafka__coordinator.key": "x"}, True, "set txnAppId instead"),
+        ({"kafka__acks": "1"}, True, "kafka.acks='1' is not possible with deliveryGuarantee=exactly-once"),
+        ({"kafka__enable.idempotence": "False"}, False, "leave it out, or set deliveryGuarantee=at-least-once"),
         ({"assign": "x"}, True, "option assign='x' is not supported: the option is for reading"),
         ({"topics": "x"}, True, "unknown option topics='x': did you mean topic"),
     ],
