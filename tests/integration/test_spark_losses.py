@@ -126,6 +126,21 @@ def test_a_start_after_the_end_is_refused(filled):
         found.reader(schema).partitions()
 
 
+def test_messages_about_positions_name_the_option_that_was_given(new_model):
+    model = new_model(2)
+    model.append(0, 1)
+    one = json.dumps({model.name: {"0": 5}})
+    for option, expected in (
+        ("startingOffsets", f"startingOffsets is without {model.name}-1: .* no other \\(-2 earliest, -1 latest\\)"),
+        ("startingOffsetsByTimestamp", f"startingOffsetsByTimestamp is without {model.name}-1: .* no other$"),
+        ("endingOffsetsByTimestamp", f"endingOffsetsByTimestamp is without {model.name}-1: .* no other$"),
+        ("startingTimestamp", f"startingTimestamp: {model.name}-1.* has no record at or after"),
+    ):
+        found, schema = source(model, **{option: str(START_MS) if option == "startingTimestamp" else one})
+        with pytest.raises(UsageError, match=expected):
+            found.reader(schema).partitions()
+
+
 def test_a_start_that_is_looked_up_and_is_after_the_end_gives_no_rows(new_model, admin):
     model = new_model(1)
     model.append(0, 20)

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, Final
 
 from millrace.errors import UsageError
 from pyspark_millrace.partition_key import PartitionKey
@@ -51,6 +51,9 @@ class AtTimestamps:
 
 
 Position = OffsetSpec | ExactOffsets | AtTimestamp | AtTimestamps
+
+NUMBER_MAX: Final = 2**63 - 1
+"""Largest offset, and the largest time in ms."""
 
 OFFSETS_FORM = 'JSON such as {"topic": {"0": 23, "1": -1}}, in which -1 is latest and -2 earliest'
 TIMESTAMPS_FORM = 'JSON such as {"topic": {"0": 1700000000000}}, times in ms since 1970'
@@ -130,7 +133,7 @@ def _partition_numbers(option: str, text: str, form: str, *, lowest: int) -> dic
         if not isinstance(by_partition, dict):
             raise problem
         for partition, number in by_partition.items():
-            if not partition.isdecimal() or type(number) is not int or number < lowest:
+            if not partition.isdecimal() or type(number) is not int or not lowest <= number <= NUMBER_MAX:
                 raise problem
             numbers[PartitionKey(topic, int(partition))] = number
     return dict(sorted(numbers.items()))

@@ -23,6 +23,7 @@ from pyspark_millrace.options.decoding import DecodeOptions, parse_decode
 from pyspark_millrace.options.given import GivenOptions
 from pyspark_millrace.options.limits import TriggerLimits, parse_trigger_limits
 from pyspark_millrace.options.positions import (
+    NUMBER_MAX,
     AtTimestamp,
     AtTimestamps,
     ExactOffsets,
@@ -415,7 +416,7 @@ def _check_read(given: GivenOptions, name: str, subscription: Subscription) -> N
 def _position(texts: Mapping[str, str], side: str, *, edges: tuple[OffsetSpec, ...], default: OffsetSpec) -> Position:
     """Return the position of one side. As in the Kafka connector, priority is: timestamp, timestamps, offsets."""
     if (text := texts.get(f"{side}Timestamp")) is not None:
-        if not text.strip().isdecimal():
+        if not text.strip().isdecimal() or int(text) > NUMBER_MAX:
             raise UsageError(f"{side}Timestamp={text!r}: expected a time in ms since 1970")
         return AtTimestamp(int(text))
     if (text := texts.get(f"{side}OffsetsByTimestamp")) is not None:

@@ -237,10 +237,12 @@ class BrokerClient:
         if isinstance(position, OffsetSpec):
             return self.edge(partitions, position)
         if isinstance(position, AtTimestamp):
-            return self._offsets_at_times(dict.fromkeys(partitions, position.timestamp_ms), option, no_match)
-        _check_covers(position.by_partition, partitions, option)
+            times = dict.fromkeys(partitions, position.timestamp_ms)
+            return self._offsets_at_times(times, option.replace("Offsets", "Timestamp"), no_match)
         if not isinstance(position, ExactOffsets):
-            return self._offsets_at_times(position.by_partition, option, no_match)
+            _check_covers(position.by_partition, partitions, f"{option}ByTimestamp")
+            return self._offsets_at_times(position.by_partition, f"{option}ByTimestamp", no_match)
+        _check_covers(position.by_partition, partitions, option, " (-2 earliest, -1 latest)")
         offsets = dict(position.by_partition)
         if option == "startingOffsets":
             self._check_not_beyond(offsets, option)
@@ -409,10 +411,10 @@ def _reaching_into(extent: LocatedExtent, aborted: Iterable[AbortedTransaction])
     )
 
 
-def _check_covers(named: Mapping[PartitionKey, int], partitions: Sequence[PartitionKey], option: str) -> None:
+def _check_covers(
+    named: Mapping[PartitionKey, int], partitions: Sequence[PartitionKey], option: str, values: str = ""
+) -> None:
     missing, extra = sorted(set(partitions) - set(named)), sorted(set(named) - set(partitions))
     if missing or extra:
         problems = [f"without {key}" for key in missing] + [f"with {key}, which is not read" for key in extra]
-        raise UsageError(
-            f"{option} is {', '.join(problems)}: name all partitions that are read, no other (-2 earliest, -1 latest)"
-        )
+        raise UsageError(f"{option} is {', '.join(problems)}: name all partitions that are read, no other{values}")
