@@ -108,8 +108,9 @@ def test_a_consumer_continues_at_the_offset_of_a_seek(
                 consumer.seek_to_time(time_ms)
         assert consumer.beginning_offsets([partition]) == {partition: 0}
         assert consumer.end_offsets([partition]) == {partition: 10}
-        with pytest.raises(UsageError, match="offsets start at 0"):
-            consumer.seek(partition, -1)
+        for offset in (-1, 2**63, "5", 1.5):
+            with pytest.raises(UsageError, match=f"offset {offset!r} of sought-0: offsets start at 0"):
+                consumer.seek(partition, offset)  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="not assigned"):
             consumer.seek(("sought", 3), 0)
 

@@ -176,6 +176,8 @@ def test_explicit_acknowledgement_requires_one_for_every_record(queue: Queue) ->
     consumer.acknowledge(two)
     with pytest.raises(UsageError, match="GAP is for offsets without a record"):
         consumer.acknowledge(two, AcknowledgeType.GAP)
+    with pytest.raises(UsageError, match="ACCEPT, RELEASE or REJECT, not 9"):
+        consumer.acknowledge(two, 9)  # type: ignore[arg-type]
     consumer.commit()
     with pytest.raises(InvalidRecordStateError, match="not acquired by this consumer"):
         consumer.acknowledge(two)

@@ -42,7 +42,8 @@ from millrace.clients.tables import METADATA_COLUMNS, TableShape, batch_to_recor
 from millrace.config.client import ConsumerConfig
 from millrace.errors import ClientClosedError, UnknownTopicOrPartitionError, UsageError, WakeupError
 
-_ROWS_MAX: Final = 2**63 - 1
+_OFFSET_MAX: Final = 2**63 - 1
+_ROWS_MAX: Final = _OFFSET_MAX
 _POLL_BYTES_MAX: Final = 256 * 2**20
 """Maximum bytes of fetched batches in one table of ``poll_table``."""
 Partitions = Iterable[TopicPartition | tuple[str, int]]
@@ -67,6 +68,17 @@ def _in_use(
             self._signal.leave()
 
     return cast("Callable[Concatenate[Consumer, P], R]", guarded)
+
+
+def _place_of(partition: TopicPartition | tuple[str, int], given: int | OffsetAndMetadata) -> OffsetAndMetadata:
+    """Return a given offset with its metadata. Raises ``UsageError`` for a value that no offset can have."""
+    place = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(offset=given)
+    if not isinstance(place.offset, int) or not 0 <= place.offset <= _OFFSET_MAX:
+        raise UsageError(
+            f"offset {place.offset!r} of {TopicPartition(*partition)}: offsets start at 0 and are whole numbers up to "
+            f"{_OFFSET_MAX}; seek_to_beginning and seek_to_end find the ends of the log"
+        )
+    return place
 
 
 class Consumer:
@@ -183,12 +195,7 @@ class Consumer:
     @_in_use
     def seek(self, partition: TopicPartition | tuple[str, int], offset: int | OffsetAndMetadata) -> None:
         """Continue at ``offset``, which the next fetch checks; with a leader epoch, also for truncation."""
-        place = OffsetAndMetadata(offset=offset) if isinstance(offset, int) else offset
-        if place.offset < 0:
-            raise UsageError(
-                f"offset {place.offset}: offsets start at 0; use seek_to_beginning or seek_to_end for the ends "
-                "of the log"
-            )
+        place = _place_of(partition, offset)
         self._assignment.reader(partition).move_to(place.offset, place.leader_epoch)
 
     @_in_use
@@ -293,13 +300,7 @@ class Consumer:
     def _to_commit(self, offsets: Offsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
         if offsets is None:
             return self._assignment.consumed()
-        places = {}
-        for key, given in offsets.items():
-            place = OffsetAndMetadata(offset=given) if isinstance(given, int) else given
-            if place.offset < 0:
-                raise UsageError(f"offset {place.offset} of {TopicPartition(*key)}: offsets start at 0")
-            places[TopicPartition(*key)] = place
-        return places
+        return {TopicPartition(*key): _place_of(key, given) for key, given in offsets.items()}
 
     @_in_use
     def committed(self, partitions: Partitions) -> dict[TopicPartition, OffsetAndMetadata | None]:

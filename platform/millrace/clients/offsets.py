@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from millrace.clients.connections import Connections
@@ -15,6 +15,7 @@ from millrace.errors import MillraceError, UsageError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.item_errors import error_in
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _WORDS: Final = {
     "latest": -1,
     "end": -1,
@@ -31,12 +32,13 @@ _WORDS: Final = {
 def wire_time(when: str | int | datetime) -> int:
     """Return a time as ListOffsets takes it: ms since the epoch, or a negative special value.
 
-    A word or its number stands for a special value. A ``datetime`` before 1970 means 0. Raises ``UsageError``.
+    A word or its number stands for a special value. A ``datetime`` within a millisecond means the next one, because
+    records of the millisecond itself are earlier. One before 1970 means 0. Raises ``UsageError``.
     """
     if isinstance(when, datetime):
         if when.tzinfo is None:
             raise UsageError(f"time {when} has no time zone: add one, for example by when.replace(tzinfo=UTC)")
-        return max(int(when.timestamp() * 1000), 0)
+        return max(-((_EPOCH - when) // timedelta(milliseconds=1)), 0)
     if isinstance(when, str):
         if when not in _WORDS:
             raise UsageError(f"offset {when!r}: expected earliest, latest, max-timestamp, or a time in ms")

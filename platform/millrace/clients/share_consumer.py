@@ -36,6 +36,7 @@ from millrace.protocol import millrace_pb2 as pb
 logger = logging.getLogger(__name__)
 
 _RETRY_S: Final = 0.1
+_ACKNOWLEDGEMENTS: Final = (AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT)
 OnAcknowledged = Callable[[TopicPartition, MillraceError | None], None]
 
 
@@ -206,8 +207,10 @@ class ShareConsumer:
             self._check_open()
             if self._config.share_acknowledgement_mode is AcknowledgementMode.IMPLICIT:
                 raise UsageError("the next poll acknowledges the records: set share.acknowledgement.mode=explicit")
-            if what is AcknowledgeType.GAP:
-                raise UsageError("acknowledge with ACCEPT, RELEASE or REJECT: GAP is for offsets without a record")
+            if what not in _ACKNOWLEDGEMENTS:
+                raise UsageError(
+                    f"acknowledge with ACCEPT, RELEASE or REJECT, not {what!r}: GAP is for offsets without a record"
+                )
             partition = TopicPartition(record.topic, record.partition)
             hand = self._in_hand.get(partition)
             if hand is None:

@@ -18,7 +18,7 @@ assignment. Equal input gives equal output in any order of the members, so that 
 from millrace.clients.assignors.cooperative_sticky import CooperativeStickyAssignor
 from millrace.clients.assignors.model import Assignment, Assignor, MemberSubscription, PartitionRacks
 from millrace.clients.assignors.range_assignor import RangeAssignor
-from millrace.clients.assignors.registry import ASSIGNORS, find_assignor
+from millrace.clients.assignors.registry import ASSIGNORS, find_assignor, find_assignors
 from millrace.clients.assignors.round_robin import RoundRobinAssignor
 from millrace.clients.assignors.sticky import StickyAssignor
 
@@ -33,4 +33,5 @@ __all__ = [
     "RoundRobinAssignor",
     "StickyAssignor",
     "find_assignor",
+    "find_assignors",
 ]

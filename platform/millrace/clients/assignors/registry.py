@@ -31,3 +31,16 @@ def find_assignor(name: str) -> Assignor:
     except KeyError:
         known = ", ".join(ASSIGNORS)
         raise InvalidConfigError(f"partition.assignment.strategy {name!r} is unknown: choose from {known}") from None
+
+
+def find_assignors(strategy: str) -> list[Assignor]:
+    """Find the assignors of ``partition.assignment.strategy``, the preferred one first.
+
+    Raises ``InvalidConfigError`` for an unknown name, a repeated name, or no name at all.
+    """
+    names = [name.strip() for name in strategy.split(",") if name.strip()]
+    if not names or len(set(names)) < len(names):
+        raise InvalidConfigError(
+            f"partition.assignment.strategy={strategy!r}: name at least one of {', '.join(ASSIGNORS)}, and each once"
+        )
+    return [find_assignor(name) for name in names]

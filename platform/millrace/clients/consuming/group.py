@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 
-from millrace.clients.assignors import find_assignor
+from millrace.clients.assignors import find_assignors
 from millrace.clients.consuming.assignment import Assignment
 from millrace.clients.consuming.connections import ConsumerConnections
 from millrace.clients.consuming.interceptors import ConsumerInterceptors
@@ -67,9 +67,7 @@ class ConsumerGroup:
         self._signal = signal
         self._interceptors = interceptors
         self._coordinator = Coordinator(connections, config.group_id)
-        self._assignors = [
-            find_assignor(name.strip()) for name in config.partition_assignment_strategy.split(",") if name.strip()
-        ]
+        self._assignors = find_assignors(config.partition_assignment_strategy)
         self._commits = Commits(connections, self._coordinator, signal, self._refused)
         self._auto_commit = AutoCommit(
             interval_s=config.auto_commit_interval_ms / 1000,

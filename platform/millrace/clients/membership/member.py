@@ -97,6 +97,8 @@ class Member:
         self._subscription = Subscription()
         self._previous: tuple[frozenset[TopicPartition], int] = (frozenset(), -1)
         self._shared_out: TopicLayout | None = None
+        # As in Kafka, retry.backoff.ms limits the look-ups also with metadata.max.age.ms=0.
+        self._watch_interval_s = max(config.metadata_max_age_ms, config.retry_backoff_ms) / 1000
         self._watch_at = 0.0
         self._thread: threading.Thread | None = None
         self._call: PendingCall[Any] | None = None
@@ -110,7 +112,7 @@ class Member:
         with self._condition:
             self._subscription = subscription
             self._state = self._state.subscribed(topics)
-            self._watch_at = time.monotonic() + self._config.metadata_max_age_ms / 1000
+            self._watch_at = time.monotonic() + self._watch_interval_s
             self._condition.notify_all()
         if self._thread is None:
             self._is_stopping = False
@@ -414,7 +416,7 @@ class Member:
 
     def _watch(self) -> None:
         """Check for changed topics: each member for its pattern, the leader for all."""
-        self._watch_at = time.monotonic() + self._config.metadata_max_age_ms / 1000
+        self._watch_at = time.monotonic() + self._watch_interval_s
         subscription = self._subscription
         if subscription.pattern is not None:
             topics = subscription.matching(fetch_topics(self._connections, None, _WATCH_MS))

@@ -19,6 +19,7 @@ from millrace.clients.assignors import (
     RangeAssignor,
     RoundRobinAssignor,
     find_assignor,
+    find_assignors,
 )
 from millrace.clients.assignors.sticky_user_data import encode_sticky
 from millrace.coordinator_records import ConsumerProtocolSubscription, OwnedPartitions
@@ -123,6 +124,13 @@ def test_a_static_member_that_comes_back_under_another_id_gets_the_same(name: st
 def test_an_unknown_name_is_refused_with_those_there_are() -> None:
     with pytest.raises(InvalidConfigError, match="'fair' is unknown: choose from range, roundrobin, sticky, coop"):
         find_assignor("fair")
+
+
+def test_a_strategy_names_at_least_one_assignor_and_each_once() -> None:
+    assert [each.name for each in find_assignors(" sticky, range,")] == ["sticky", "range"]
+    for strategy in ("", " , ", "range,range"):
+        with pytest.raises(InvalidConfigError, match=r"partition\.assignment\.strategy=.*: name at least one of range"):
+            find_assignors(strategy)
 
 
 def test_a_subscription_is_taken_from_the_consumer_protocol() -> None:
