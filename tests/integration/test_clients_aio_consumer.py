@@ -59,6 +59,36 @@ def test_two_members_in_one_event_loop_share_the_records(module_broker: Embedded
     _run(work())
 
 
+def test_state_is_read_and_changed_between_polls(module_broker: EmbeddedBroker) -> None:
+    config = _filled(module_broker, "states", 10)
+
+    async def work() -> None:
+        async with AsyncConsumer(config) as consumer:
+            await consumer.subscribe("states")
+            assert await consumer.subscription() == {"states"}
+            while not (records := await consumer.poll(100, max_records=4)):
+                pass
+            (partition,) = await consumer.assignment()
+            assert (await consumer.high_watermark(partition), await consumer.current_lag(partition)) == (10, 6)
+            committed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            tell = committed.get_loop().call_soon_threadsafe
+            await consumer.commit_async(None, lambda offsets, error: tell(committed.set_result, len(offsets)))
+            while not committed.done():
+                await consumer.poll(0, max_records=0)
+            assert committed.result() == 1
+            await consumer.pause([partition])
+            assert await consumer.paused() == [partition]
+            await consumer.seek_to_time(0)
+            assert await consumer.position(partition) == 0
+            consumer.wakeup()
+            consumer.forget_wakeup()
+            await consumer.rejoin()
+            assert not await consumer.poll(0)
+            assert (await consumer.statistics()).records == len(records)
+
+    _run(work())
+
+
 def test_records_are_iterated_over(module_broker: EmbeddedBroker) -> None:
     config = _filled(module_broker, "iterated", 20)
 

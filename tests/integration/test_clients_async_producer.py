@@ -57,6 +57,8 @@ def test_many_tasks_send_in_their_order(admin: Admin, module_broker: EmbeddedBro
                 assert offsets == sorted(offsets)
             place = await producer.send_and_wait("tasks", "last", key=b"k", headers={"h": b"v"}, partition=0)
             assert (place.partition, place.offset) == (0, 1000)
+            assert await producer.partitions_for("tasks") == 1
+            assert (await producer.statistics()).records_sent == 1001
 
     _run(work)
     assert len(_values(module_broker, "tasks")) == 1001

@@ -103,7 +103,7 @@ def test_the_migration_guide_reads_the_columns_that_it_names(reader: Reader) -> 
 
 def test_the_spark_guide_reads_decodes_writes_and_ingests(reader: Reader) -> None:
     fill_flights(reader)
-    create(reader, "orders", "orders-bad", "orders_raw", "orders_loud")
+    create(reader, "orders", "orders-bad")
     (reader.directory / "order.avsc").write_text(ORDER)
     reader.run("millrace schemas import --id 7 --subject orders-value order.avsc")
     origin = {TOPIC_HEADER: b"orders", PARTITION_HEADER: b"0", OFFSET_HEADER: b"5", REASON_HEADER: b"no Avro"}

@@ -432,9 +432,7 @@ def test_complete_mode_appends_all_rows_again_as_kafkas_sink_does(spark, make, r
         run("update")
 
 
-def test_the_example_of_the_documents_runs_as_it_stands(spark, admin, module_broker, records, tmp_path, monkeypatch):
-    for topic in ("orders_raw", "orders_loud"):
-        admin.create_topic(topic, partitions=2)
+def test_the_example_of_the_documents_runs_as_it_stands(spark, module_broker, records, tmp_path, monkeypatch):
     text = (ROOT / "docs" / "spark.md").read_text()
     example = text.partition("## Writing to topics\n\n```python\n")[2].partition("```")[0]
     monkeypatch.chdir(tmp_path)

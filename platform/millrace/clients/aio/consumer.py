@@ -15,6 +15,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -24,10 +25,12 @@ import pyarrow as pa
 from millrace.clients.connections import forked_client_error
 from millrace.clients.consumer import Consumer
 from millrace.clients.consuming.records import ConsumerRecords
+from millrace.clients.membership.commits import OnCommit
 from millrace.clients.membership.listener import RebalanceListener
 from millrace.clients.model import (
     ConsumerGroupMetadata,
     ConsumerRecord,
+    ConsumerStatistics,
     OffsetAndMetadata,
     OffsetAndTimestamp,
     TopicPartition,
@@ -66,6 +69,14 @@ class AsyncConsumer:
         """See ``Consumer.subscribe``."""
         await self._run(self.synchronous.subscribe, topics, listener)
 
+    async def subscription(self) -> frozenset[str]:
+        """See ``Consumer.subscription``."""
+        return await self._run(self.synchronous.subscription)
+
+    async def rejoin(self, reason: str = "the application asked for it") -> None:
+        """See ``Consumer.rejoin``."""
+        await self._run(self.synchronous.rejoin, reason)
+
     async def unsubscribe(self) -> None:
         """See ``Consumer.unsubscribe``."""
         await self._run(self.synchronous.unsubscribe)
@@ -90,6 +101,10 @@ class AsyncConsumer:
         """See ``Consumer.resume``."""
         await self._run(self.synchronous.resume, list(partitions))
 
+    async def paused(self) -> list[TopicPartition]:
+        """Return the paused partitions."""
+        return await self._run(self.synchronous.paused)
+
     # --- positions ------------------------------------------------------------------------------------------------
 
     async def seek(self, partition: TopicPartition | tuple[str, int], offset: int | OffsetAndMetadata) -> None:
@@ -103,6 +118,10 @@ class AsyncConsumer:
     async def seek_to_end(self, *partitions: TopicPartition | tuple[str, int]) -> None:
         """See ``Consumer.seek_to_end``."""
         await self._run(self.synchronous.seek_to_end, *partitions)
+
+    async def seek_to_time(self, when: int | datetime, *partitions: TopicPartition | tuple[str, int]) -> None:
+        """See ``Consumer.seek_to_time``."""
+        await self._run(self.synchronous.seek_to_time, when, *partitions)
 
     async def position(self, partition: TopicPartition | tuple[str, int]) -> int:
         """See ``Consumer.position``."""
@@ -122,6 +141,14 @@ class AsyncConsumer:
         """See ``Consumer.offsets_for_times``."""
         return await self._run(self.synchronous.offsets_for_times, times)
 
+    async def high_watermark(self, partition: TopicPartition | tuple[str, int]) -> int:
+        """See ``Consumer.high_watermark``."""
+        return await self._run(self.synchronous.high_watermark, partition)
+
+    async def current_lag(self, partition: TopicPartition | tuple[str, int]) -> int | None:
+        """See ``Consumer.current_lag``."""
+        return await self._run(self.synchronous.current_lag, partition)
+
     # --- committing -----------------------------------------------------------------------------------------------
 
     async def commit(
@@ -129,6 +156,12 @@ class AsyncConsumer:
     ) -> None:
         """See ``Consumer.commit``."""
         await self._run(self.synchronous.commit, offsets, timeout_ms)
+
+    async def commit_async(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None, on_commit: OnCommit | None = None
+    ) -> None:
+        """See ``Consumer.commit_async``. ``on_commit`` is called in the consumer's own thread, as listeners are."""
+        await self._run(self.synchronous.commit_async, offsets, on_commit)
 
     async def committed(self, partitions: Partitions) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """See ``Consumer.committed``."""
@@ -192,11 +225,19 @@ class AsyncConsumer:
             for record in self._core.passed_on(await self.poll(500)):
                 yield record
 
+    async def statistics(self) -> ConsumerStatistics:
+        """See ``Consumer.statistics``."""
+        return await self._run(self.synchronous.statistics)
+
     # --- life -----------------------------------------------------------------------------------------------------
 
     def wakeup(self) -> None:
         """End a waiting ``poll`` with ``WakeupError``."""
         self.synchronous.wakeup()
+
+    def forget_wakeup(self) -> None:
+        """Cancel a ``wakeup`` that has not taken effect."""
+        self.synchronous.forget_wakeup()
 
     async def close(self, timeout_ms: int = 30_000) -> None:
         """See ``Consumer.close``. May be called twice. Ends the poll of another task with ``ClientClosedError``."""

@@ -22,6 +22,7 @@ from millrace.clients.model import (
     OffsetAndMetadata,
     PreparedTransaction,
     ProducerRecord,
+    ProducerStatistics,
     RecordMetadata,
     TopicDescription,
     TopicPartition,
@@ -31,6 +32,7 @@ from millrace.clients.producing.chunk import Headers, OnDelivery
 from millrace.clients.producing.futures import SendFuture
 from millrace.clients.producing.memory import BufferMemory, NoRoomError
 from millrace.clients.producing.record_checks import as_headers
+from millrace.clients.transactions.model import CommitOutcome
 from millrace.errors import AbortableTransactionError, BufferExhaustedError, MillraceError, SchemaMismatchError
 
 Result = TypeVar("Result")
@@ -134,6 +136,14 @@ class AsyncProducer:
         """Describe a topic as this producer knows it; raises ``UnknownTopicOrPartitionError``."""
         return await self._run(self._worker, self._core.describe_topic, topic)
 
+    async def partitions_for(self, topic: str) -> int:
+        """Return the number of partitions of a topic."""
+        return await self._run(self._worker, self._core.partitions_for, topic)
+
+    async def statistics(self) -> ProducerStatistics:
+        """See ``Producer.statistics``."""
+        return self._core.statistics()
+
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until everything is acknowledged or has failed: see ``Producer.flush``."""
         await self._run(self._waiter, self._core.flush, timeout)
@@ -143,6 +153,13 @@ class AsyncProducer:
     async def init_transactions(self) -> None:
         """See ``Producer.init_transactions``."""
         await self._run(self._waiter, self._core.init_transactions)
+
+    async def join_commit(
+        self, external_epoch: int, *, attempt: str, owner: str = "", retention_ms: int = 0
+    ) -> CommitOutcome:
+        """See ``Producer.join_commit``."""
+        join = partial(self._core.join_commit, owner=owner, retention_ms=retention_ms)
+        return await self._run(self._waiter, partial(join, external_epoch, attempt=attempt))
 
     async def begin_transaction(self) -> None:
         """See ``Producer.begin_transaction``."""
