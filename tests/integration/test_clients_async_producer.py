@@ -58,6 +58,7 @@ def test_many_tasks_send_in_their_order(admin: Admin, module_broker: EmbeddedBro
             place = await producer.send_and_wait("tasks", "last", key=b"k", headers={"h": b"v"}, partition=0)
             assert (place.partition, place.offset) == (0, 1000)
             assert await producer.partitions_for("tasks") == 1
+            await producer.flush()
             assert (await producer.statistics()).records_sent == 1001
 
     _run(work)

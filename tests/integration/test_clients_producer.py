@@ -15,6 +15,7 @@ import pytest
 from millrace.clients import Admin, Consumer, Producer, TopicPartition
 from millrace.clients.producing.partitioner import partition_for_key
 from millrace.errors import (
+    BrokerUnavailableError,
     ClientClosedError,
     InvalidConfigError,
     MessageTooLargeError,
@@ -254,16 +255,20 @@ def test_a_record_that_fits_the_schema_of_now_is_sent(
     assert _read(module_broker, "changing", 1).column("name").to_pylist() == ["typed"]
 
 
-def test_records_that_fit_no_schema_do_not_ask_the_broker_each_time(
+def test_records_that_do_not_fit_ask_once_while_no_broker_answers(
     admin: Admin, module_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     admin.create_topic("misfits", partitions=1, schema="id INT")
     config = {"bootstrap.servers": module_broker.bootstrap_servers, "retry.backoff.max.ms": 3_600_000}
+    look_ups: list[str] = []
+
+    def look_up(name: str) -> None:
+        look_ups.append(name)
+        raise BrokerUnavailableError("no broker answers")
+
     with Producer(config) as producer:
         producer.send("misfits", {"id": 1}).result(STALL_S)
-        look_ups: list[str] = []
-        look_up = producer._look_up_again
-        monkeypatch.setattr(producer, "_look_up_again", lambda name: look_ups.append(name) or look_up(name))
+        monkeypatch.setattr(producer, "_look_up_again", look_up)
         for value in ({"id": "text"}, {"nam": 1}, b"bytes", {"id": 2**40}):
             with pytest.raises(SchemaMismatchError):
                 producer.send("misfits", value)
@@ -288,6 +293,7 @@ def test_batches_above_the_limit_of_the_topic_are_sent_as_smaller_ones(
                 parts = producer.send_table(name, {"value": values}).result(STALL_S)
                 offsets = [part.base_offset + row for part in parts for row in range(part.num_records)]
             assert [offset % 200 for offset in offsets] == list(range(200))
+        producer.flush()
         assert producer.statistics().batches_waiting == producer.statistics().buffer_bytes == 0
     assert _read(module_broker, name, 400)["value"].to_pylist() == values * 2
 

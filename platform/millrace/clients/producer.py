@@ -194,7 +194,8 @@ class Producer(TransactionCalls):
     def _has_new_schema(self, name: str) -> bool:
         """Look up a topic that a record does not fit, and return whether it has another schema now.
 
-        While the schema stays the same, a look-up follows at the earliest after ``retry.backoff.max.ms``.
+        After a failed look-up the next one follows at the earliest after ``retry.backoff.max.ms``, because each may
+        wait for brokers that do not answer.
         """
         if time.monotonic() < self._next_schema_look_ups.get(name, 0.0):
             return False
@@ -203,11 +204,8 @@ class Producer(TransactionCalls):
         try:
             buffer.use(self._look_up_again(name))
         except MillraceError:
-            return False
-        if buffer.topic.schema_id != schema_id:
-            return True
-        self._next_schema_look_ups[name] = time.monotonic() + self._config.retry_backoff_max_ms / 1000
-        return False
+            self._next_schema_look_ups[name] = time.monotonic() + self._config.retry_backoff_max_ms / 1000
+        return buffer.topic.schema_id != schema_id
 
     def _acknowledged(self, on_delivery: OnDelivery | None) -> OnDelivery:
         def tell(metadata: RecordMetadata | None, error: MillraceError | None) -> None:
