@@ -18,7 +18,7 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
-from millrace.errors import MillraceError
+from millrace.errors import MillraceError, NotLeaderError
 from millrace_broker.log.partition_log import PartitionLog
 from millrace_broker.runtime import ResizableThreadPool
 
@@ -51,9 +51,18 @@ class FsyncBatching:
         self._syncs = 0
 
     async def synced(self, log: PartitionLog, end_offset: int) -> None:
-        """Wait until all records before ``end_offset`` are on the disk. Raises ``StorageError`` when a sync fails."""
+        """Wait until all records before ``end_offset`` are on the disk.
+
+        Raises ``StorageError`` when a sync fails. Raises ``NotLeaderError`` when the records are gone, because this
+        broker became a follower and truncated them.
+        """
         self._waits += 1
         while log.recovery_point < end_offset:
+            if log.log_end_offset < end_offset:
+                raise NotLeaderError(
+                    f"records of {log.name} were truncated before they were on the disk: fetch the metadata again, "
+                    "and send them to the new leader"
+                )
             running = self._running.get(log)
             if running is None or running.done():  # its callback, which removes it, may not have run yet
                 running = self._begin(log)

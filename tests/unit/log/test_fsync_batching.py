@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from millrace.errors import StorageError
+from millrace.errors import NotLeaderError, StorageError
 from millrace_broker.log.fsync_batching import FsyncBatching
 
 from ...integration.waiting import STALL_S, eventually_async
@@ -18,14 +18,14 @@ class Log:
 
     def __init__(self) -> None:
         self.recovery_point = 0
-        self.end_offset = 0
+        self.log_end_offset = 0
         self.syncs = 0
         self.began = threading.Event()
         self.gate = threading.Event()
         self.failure: Exception | None = None
 
     def flush(self) -> None:
-        end_offset = self.end_offset
+        end_offset = self.log_end_offset
         self.syncs += 1
         self.began.set()
         assert self.gate.wait(STALL_S)
@@ -35,8 +35,8 @@ class Log:
 
 
 async def appended(commits: FsyncBatching, log: Log) -> int:
-    log.end_offset += 1
-    offset = log.end_offset
+    log.log_end_offset += 1
+    offset = log.log_end_offset
     await commits.synced(log, offset)  # type: ignore[arg-type]
     assert log.recovery_point >= offset
     return offset
@@ -111,6 +111,23 @@ def test_a_failed_sync_fails_all_that_wait_for_it() -> None:
     asyncio.run(work())
 
 
+def test_a_wait_for_records_that_are_truncated_meanwhile_fails() -> None:
+    async def work() -> None:
+        commits, log = FsyncBatching(1), Log()
+        kept = asyncio.create_task(appended(commits, log))
+        await until(log.began)
+        truncated = asyncio.create_task(appended(commits, log))
+        await asyncio.sleep(0)
+        log.log_end_offset = 1
+        log.gate.set()
+        assert await kept == 1
+        with pytest.raises(NotLeaderError, match="orders-0 were truncated"):
+            await asyncio.wait_for(truncated, STALL_S)
+        commits.close()
+
+    asyncio.run(work())
+
+
 def test_a_sync_continues_when_a_waiter_is_cancelled() -> None:
     async def work() -> None:
         commits, log = FsyncBatching(1), Log()
@@ -131,7 +148,7 @@ def test_a_sync_continues_when_a_waiter_is_cancelled() -> None:
 def test_a_sync_within_a_time_is_begun_by_itself_and_only_once() -> None:
     async def work() -> None:
         commits, log = FsyncBatching(1), Log()
-        log.end_offset = 7
+        log.log_end_offset = 7
         log.gate.set()
         for _ in range(3):
             commits.sync_within(log, 0.01)  # type: ignore[arg-type]
