@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from millrace.errors import EnvironmentProblemError, StorageError
+from millrace.errors import DiskFullError, EnvironmentProblemError, StorageError
 from millrace_broker.log.files import Part
 
 _TEAR = 0.3
@@ -138,6 +138,10 @@ class SimulatedDisk:
         """Let operations on ``path`` and below fail with an errno. ``actions`` are their verbs, or empty for all."""
         self._failures.append((path, code, frozenset(actions)))
 
+    def fill(self, path: Path) -> None:
+        """Let the operations on ``path`` and below fail that need space."""
+        self.fail(path, errno.ENOSPC, ["write", "create", "make directory"])
+
     def mend(self) -> None:
         """Let all operations work again."""
         self._failures.clear()
@@ -145,7 +149,8 @@ class SimulatedDisk:
     def check(self, action: str, path: Path) -> None:
         for failing, code, actions in self._failures:
             if path.is_relative_to(failing) and (not actions or action in actions):
-                raise StorageError(f"cannot {action} {path}: {os.strerror(code)}") from OSError(code, os.strerror(code))
+                error = DiskFullError if code == errno.ENOSPC else StorageError
+                raise error(f"cannot {action} {path}: {os.strerror(code)}") from OSError(code, os.strerror(code))
 
     def step(self, action: str, path: Path) -> None:
         self.steps += 1

@@ -52,6 +52,15 @@ class CheckpointWriter:
         for directory in self._directories:
             self.write(directory)
 
+    def try_write(self, directory: DataDirectory) -> bool:
+        """Write the checkpoints of a log directory; log an error, and return whether there was none."""
+        try:
+            self.write(directory)
+        except StorageError as error:
+            _LOG.error("checkpoints of %s: %s", directory.path, error.message)
+            return False
+        return True
+
     def try_write_all(self) -> bool:
         """Write the checkpoints of all log directories; log an error, and return whether there was none."""
         try:

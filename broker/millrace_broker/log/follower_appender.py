@@ -73,7 +73,7 @@ class FollowerAppender:
             if header.partition_leader_epoch > latest:
                 latest = header.partition_leader_epoch
                 begun.append((latest, header.base_offset))
-        if begun:
+        if begun or self._epoch_cache.has_unwritten:
             self._epoch_cache.assign(*begun)
         return self._local.appender_for(headers, size_bytes, now_ms, self._producers.states)
 

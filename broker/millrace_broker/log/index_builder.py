@@ -7,13 +7,17 @@ sealed, so that its last entry always holds the segment's largest timestamp.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
+from millrace.errors import DiskFullError
 from millrace.records.header import NO_TIMESTAMP, BatchHeader
 from millrace.segments.indexes import OffsetIndex, TimeEntry, TimeIndex, pack_offset_entry, pack_time_entry
 from millrace_broker.log.files import Files, replace_file
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 class IndexedBatch(Protocol):
@@ -128,6 +132,15 @@ class IndexBuilder:
         self.largest, self.bytes_since_entry = mark.largest, mark.bytes_since_entry
 
     def write(self, files: Files, offset_index_path: Path, time_index_path: Path) -> None:
-        """Replace both index files by these entries."""
-        replace_file(files, offset_index_path, bytes(self.offset_bytes))
-        replace_file(files, time_index_path, bytes(self.time_bytes))
+        """Replace both index files by these entries.
+
+        On a full disk the files are removed instead. The segment's next reader rebuilds its indexes.
+        """
+        try:
+            replace_file(files, offset_index_path, bytes(self.offset_bytes))
+            replace_file(files, time_index_path, bytes(self.time_bytes))
+        except DiskFullError as error:
+            _LOG.warning("the indexes of a segment are not stored: %s", error.message)
+            files.remove(offset_index_path)
+            files.remove(time_index_path)
+            files.sync_directory(offset_index_path.parent)

@@ -301,9 +301,9 @@ class LogLoader:
         for epoch, start_offset in stored:
             epochs.assign(epoch, start_offset)
         epochs.truncate_end(log_end_offset)
-        epochs.truncate_start(log_start_offset)
         if epochs.entries != tuple(stored):
             write_epochs(self.files, self.directory / LEADER_EPOCHS, epochs.entries)
+        epochs.truncate_start(log_start_offset)  # epochs before the start may stay in the file
         return epochs
 
     def _stored_epochs(self) -> list[tuple[int, int]]:

@@ -162,7 +162,7 @@ class LogManager:
         for directory in self._directories:
             directory.forget_others(self._hosted.homes.keys())
             if not directory.was_clean:  # recovered logs are synced, so another crash need not recover them again
-                self._checkpoints.write(directory)
+                self._checkpoints.try_write(directory)
 
     def _load_partition(self, directory: DataDirectory, name: str) -> None:
         key = topic, partition = parse_partition_directory_name(name)

@@ -13,7 +13,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from millrace.errors import StorageError
+from millrace.errors import DiskFullError, StorageError
 from millrace.records import NO_PRODUCER_ID, BatchHeader, ControlType, read_end_marker, read_rows
 from millrace.segments.names import SNAPSHOT, parse_segment_file_name, segment_file_name
 from millrace.segments.transaction_index import AbortedTransaction
@@ -53,7 +53,7 @@ def rebuild_producer_states(
     ``snapshots`` are the directory's ``snapshot_offsets``. Those beyond ``recovered_from``, the first recovered
     segment, are removed too. A snapshot is synced when it is written, but its batches may have been lost. The
     transaction indexes of recovered segments are rebuilt. Missing snapshots at the starts of segments that had to be
-    read are written.
+    read are written, unless the disk is full.
     """
     snapshot_end = log_end_offset if recovered_from is None else min(recovered_from, log_end_offset)
     for offset in snapshots:
@@ -64,7 +64,10 @@ def rebuild_producer_states(
     _recall(producers, segments, start_offset, now_ms)
     for segment in segments[floor(segments, start_offset) :]:
         if segment is not segments[0] and segment.base_offset > start_offset:
-            write_snapshot_file(files, directory, segment.base_offset, producers)
+            try:
+                write_snapshot_file(files, directory, segment.base_offset, producers)
+            except DiskFullError as error:
+                _LOG.warning("%s; the producers are read from the log until a later segment", error.message)
         found = segment.find(start_offset) if start_offset < log_end_offset else None
         aborted: list[AbortedTransaction] = []
         for position, header in segment.batches(found[0]) if found else ():

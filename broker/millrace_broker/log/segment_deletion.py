@@ -6,6 +6,7 @@ Invariants:
 
 - The log start offset rises before segments are removed, and segments are hidden from readers before their files are
   renamed.
+- Nothing is written before segments are removed, because the disk may be full.
 - A segment with records at or after the high watermark stays. In a tiered log a segment without a complete copy stays.
 
 The ``remote`` argument is the part of the log in the remote store, None for a log that is not tiered.
@@ -16,7 +17,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from millrace.errors import OffsetOutOfRangeError, PolicyViolationError
+from millrace.errors import DiskFullError, OffsetOutOfRangeError, PolicyViolationError
 from millrace_broker.log.leader_epoch_cache import LeaderEpochFileCache
 from millrace_broker.log.local_log import LocalLog
 from millrace_broker.log.producer_state_manager import ProducerStateManager
@@ -62,12 +63,9 @@ class SegmentDeletion:
 
     def _raise_start(self, offset: int, remote: RemoteLog | None) -> None:
         if offset > self._offsets.start:
-            self._start_at(offset)
+            self._offsets.raise_start(offset)
             self._delete(remote, retention_ms=_UNLIMITED, retention_bytes=_UNLIMITED)
-
-    def _start_at(self, offset: int) -> None:
-        self._offsets.raise_start(offset)
-        self._epoch_cache.truncate_start(offset)
+            self._epoch_cache.truncate_start(self._offsets.start)
 
     def apply_retention(self, remote: RemoteLog | None) -> int:
         """Delete the segments that the topic's retention allows; returns their number. Raises ``StorageError``.
@@ -102,16 +100,26 @@ class SegmentDeletion:
             log_start_offset=offsets.start,
             high_watermark=offsets.high_watermark,
         )
-        if count == len(self._segments.current):
-            local.roll(self._producers.states)
+        if count == len(self._segments.current) and not self._roll():
+            count -= 1
         is_copied = remote is not None and local.config.is_copied
         if remote is not None and is_copied:
             count = count_copied(facts, count, copied_end_offset=remote.end_offset, log_start_offset=offsets.start)
         if count:
             if not is_copied:
-                self._start_at(max(offsets.start, self._segments.current[count].base_offset))
+                offsets.raise_start(max(offsets.start, self._segments.current[count].base_offset))
             self._remove(count)
+            self._epoch_cache.truncate_start(offsets.start)
         return count
+
+    def _roll(self) -> bool:
+        """Start a new segment, so that the active one can be deleted; returns False if the disk is full."""
+        try:
+            self._local.roll(self._producers.states)
+        except DiskFullError as error:
+            _LOG.warning("%s: the last segment is not deleted yet (%s)", self._local.name, error.message)
+            return False
+        return True
 
     def facts(self) -> list[SegmentFacts]:
         """Return the facts for retention of each segment on the disk."""

@@ -1,0 +1,140 @@
+"""Tests of a full disk.
+
+Space can be freed, and no crash meanwhile loses a record.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from millrace.config.topic import TopicConfig
+from millrace.errors import DiskFullError
+from millrace.records import Record, build_rows_batch
+from millrace_broker.log import LogManager, PartitionLog
+
+from .contents import read_all
+from .disk import SimulatedDisk
+from .world import WorldClock
+
+DATA = Path("/data")
+PRODUCER_ID = 7
+KEY = ("orders", 0)
+
+
+def open_manager(disk: SimulatedDisk, clock: WorldClock, **options: object) -> LogManager:
+    defaults = {"segment.bytes": 700, "segment.index.bytes": 96, "retention.ms": -1, "file.delete.delay.ms": 1000}
+    return LogManager.open(
+        [DATA],
+        broker_id=1,
+        cluster_id="rivers",
+        defaults=TopicConfig.load(defaults | options),
+        files=disk,
+        clock=clock,
+        retention_check_interval_ms=1000,
+    )
+
+
+def produced(sequence: int, epoch: int = 0) -> bytes:
+    record = Record(key=None, value=b"value %d" % sequence, timestamp_ms=1)
+    return build_rows_batch(
+        [record], producer_id=PRODUCER_ID, producer_epoch=0, base_sequence=sequence, leader_epoch=epoch
+    )
+
+
+def fill(manager: LogManager, count: int = 40) -> PartitionLog:
+    """Append records in several epochs and segments, and let the manager write its checkpoints in between."""
+    log = manager.create_log("orders", UUID(int=1), 0)
+    for sequence in range(count):
+        log.append(produced(sequence), leader_epoch=sequence // 7)
+        if sequence == count // 2:
+            log.flush()
+            manager.checkpoint()
+    assert len(log.segments) > 3
+    return log
+
+
+def after_crash(disk: SimulatedDisk, chance: random.Random) -> list[SimulatedDisk]:
+    return [disk.after_kill(), disk.after_power_loss(random.Random(chance.getrandbits(32)))]
+
+
+def check(log: PartitionLog, start: int, end: int) -> None:
+    """Check that a log has all records from ``start`` on, with their epochs and the producer."""
+    assert [offset for offset, _ in read_all(log) if offset >= start] == list(range(start, end))
+    assert [log.epoch_of(offset) for offset in range(start, end)] == [offset // 7 for offset in range(start, end)]
+    producer = log.find_producer(PRODUCER_ID)
+    assert producer is not None
+    assert producer.last_sequence == end - 1
+
+
+def test_retention_frees_a_full_disk(seed: int) -> None:
+    disk, clock, chance = SimulatedDisk(seed=seed), WorldClock(), random.Random(seed)
+    manager = open_manager(disk, clock)
+    log = fill(manager)
+    log.flush()
+    log.config = log.config.model_copy(update={"retention_ms": 0})
+    last = log.segments[-1].base_offset
+    disk.fill(DATA)
+    crashed: list[SimulatedDisk] = []
+    disk.on_step = lambda: crashed.extend(after_crash(disk, chance))
+    manager.tick()  # the last segment stays, because a new one would need space
+    assert [segment.base_offset for segment in log.segments] == [last]
+    check(log, last, 40)
+    clock.ms += 1000
+    manager.tick()
+    assert not [path for path in disk.paths(DATA) if path.suffix == ".deleted"]
+    with pytest.raises(DiskFullError):
+        log.append(produced(40), leader_epoch=6)
+    disk.on_step = lambda: None
+    assert len(crashed) > 20
+    for each in crashed:
+        recovered = open_manager(each, clock)
+        assert recovered.offline() == {}
+        again = recovered.logs()[0]
+        assert again.log_start_offset <= last
+        check(again, last, 40)  # before it a power failure may bring some segments back
+    disk.mend()
+    clock.ms += 1000
+    manager.tick()
+    assert log.log_start_offset == 40
+    assert log.append(produced(40), leader_epoch=6).base_offset == 40
+
+
+def test_a_broker_that_was_killed_starts_on_a_full_disk_and_frees_it() -> None:
+    disk, clock = SimulatedDisk(), WorldClock()
+    fill(open_manager(disk, clock))
+    for _ in range(2):  # the second start finds what the first one could not write
+        disk = disk.after_kill()
+        disk.fill(DATA)
+        manager = open_manager(disk, clock)
+        assert manager.offline() == {}
+        (log,) = manager.logs()
+        check(log, 0, 40)
+    log.config = log.config.model_copy(update={"retention_ms": 0})
+    manager.tick()
+    assert len(log.segments) == 1
+    check(log, log.log_start_offset, 40)
+    disk.mend()
+    assert log.append(produced(40), leader_epoch=6).base_offset == 40
+    manager.close()
+    (log,) = open_manager(disk, clock).logs()
+    assert read_all(log)[-1][0] == 40
+
+
+def test_deleted_records_free_a_full_disk() -> None:
+    disk, clock = SimulatedDisk(), WorldClock()
+    manager = open_manager(disk, clock)
+    log = fill(manager)
+    disk.fill(DATA)
+    # The new start is not on the disk, so the call fails, but the space of whole segments is free.
+    with pytest.raises(DiskFullError):
+        manager.delete_records(*KEY, 37)
+    assert log.log_start_offset == 37
+    assert len(log.segments) == 1
+    disk.mend()
+    assert manager.delete_records(*KEY, 37) == 37
+    (again,) = open_manager(disk.after_kill(), clock).logs()
+    check(again, 37, 40)
