@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """A segment's facts for retention. ``largest_ms`` is the largest timestamp, or the file's time if there is none."""
+    """A segment's facts for retention.
+
+    ``largest_ms`` is the largest timestamp, or the file's time if there is none or the segment is damaged.
+    """
 
     base_offset: int
     end_offset: int

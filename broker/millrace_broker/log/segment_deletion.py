@@ -17,11 +17,12 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from millrace.errors import DiskFullError, OffsetOutOfRangeError, PolicyViolationError
+from millrace.errors import CorruptBatchError, DiskFullError, OffsetOutOfRangeError, PolicyViolationError
 from millrace_broker.log.leader_epoch_cache import LeaderEpochFileCache
 from millrace_broker.log.local_log import LocalLog
 from millrace_broker.log.producer_state_manager import ProducerStateManager
 from millrace_broker.log.retention import SegmentFacts, count_copied, count_deletable
+from millrace_broker.log.segment import Segment
 from millrace_broker.log.tiered.remote_log import RemoteLog
 
 _LOG: Final = logging.getLogger(__name__)
@@ -113,10 +114,10 @@ class SegmentDeletion:
         return count
 
     def _roll(self) -> bool:
-        """Start a new segment, so that the active one can be deleted; returns False if the disk is full."""
+        """Start a new segment, so that the active one can be deleted; returns False if that is impossible."""
         try:
             self._local.roll(self._producers.states)
-        except DiskFullError as error:
+        except (CorruptBatchError, DiskFullError) as error:
             _LOG.warning("%s: the last segment is not deleted yet (%s)", self._local.name, error.message)
             return False
         return True
@@ -127,16 +128,19 @@ class SegmentDeletion:
         ends = [segment.base_offset for segment in segments[1:]] + [self._offsets.end]
         facts = []
         for segment, end_offset in zip(segments, ends, strict=True):
-            largest_ms = self._local.largest_timestamp(segment).timestamp_ms
-            facts.append(
-                SegmentFacts(
-                    segment.base_offset,
-                    end_offset,
-                    segment.size_bytes,
-                    largest_ms if largest_ms >= 0 else segment.modified_ms(),
-                )
-            )
+            largest_ms = self._largest_ms(segment)
+            facts.append(SegmentFacts(segment.base_offset, end_offset, segment.size_bytes, largest_ms))
         return facts
+
+    def _largest_ms(self, segment: Segment) -> int:
+        """Return the largest timestamp of a segment; that of its file if it has none, or if it is damaged."""
+        local = self._local
+        try:
+            largest_ms = local.largest_timestamp(segment).timestamp_ms
+        except CorruptBatchError as error:
+            _LOG.warning("%s: retention uses the time of a damaged file: %s", local.name, error.message)
+            return segment.modified_ms() or local.clock.now_ms()
+        return largest_ms if largest_ms >= 0 else segment.modified_ms()
 
     def _remove(self, count: int) -> None:
         """Remove the oldest ``count`` segments: first hide them from readers, then rename their files, durably."""
