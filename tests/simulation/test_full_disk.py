@@ -6,6 +6,7 @@ Space can be freed, and no crash meanwhile loses a record.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -15,6 +16,9 @@ from millrace.config.topic import TopicConfig
 from millrace.errors import DiskFullError
 from millrace.records import Record, build_rows_batch
 from millrace_broker.log import LogManager, PartitionLog
+from millrace_broker.log.checkpoints import RECOVERY_POINTS, read_offsets
+from millrace_broker.log.tiered.settings import TieringSettings
+from millrace_broker.log.tiered.store import ArrowStore
 
 from .contents import read_all
 from .disk import SimulatedDisk
@@ -25,16 +29,19 @@ PRODUCER_ID = 7
 KEY = ("orders", 0)
 
 
-def open_manager(disk: SimulatedDisk, clock: WorldClock, **options: object) -> LogManager:
+def open_manager(
+    disk: SimulatedDisk, clock: WorldClock, directories: Sequence[Path] = (DATA,), **options: object
+) -> LogManager:
     defaults = {"segment.bytes": 700, "segment.index.bytes": 96, "retention.ms": -1, "file.delete.delay.ms": 1000}
     return LogManager.open(
-        [DATA],
+        directories,
         broker_id=1,
         cluster_id="rivers",
         defaults=TopicConfig.load(defaults | options),
         files=disk,
         clock=clock,
         retention_check_interval_ms=1000,
+        checkpoint_interval_ms=1000,
     )
 
 
@@ -138,3 +145,25 @@ def test_deleted_records_free_a_full_disk() -> None:
     assert manager.delete_records(*KEY, 37) == 37
     (again,) = open_manager(disk.after_kill(), clock).logs()
     check(again, 37, 40)
+
+
+@pytest.mark.parametrize("is_tiering", [False, True])
+def test_a_full_directory_does_not_hold_up_the_others(tmp_path: Path, is_tiering: bool) -> None:
+    disk, clock = SimulatedDisk(), WorldClock()
+    full, other = Path("/disks/a/data"), Path("/disks/b/data")
+    manager = open_manager(disk, clock, (full, other))
+    if is_tiering:
+        manager.start_tiering(TieringSettings(), ArrowStore(f"file://{tmp_path}"))
+    tiered = manager.create_log("tiered", UUID(int=1), 0, TopicConfig.load({"remote.storage.enable": True}))
+    log = manager.create_log("orders", UUID(int=2), 0, TopicConfig.load({"segment.bytes": 700, "retention.ms": 0}))
+    assert (tiered.directory.parent, log.directory.parent) == (full, other)
+    for each in (tiered, log):
+        each.append(produced(0))
+        each.flush()
+    disk.fill(full)
+    clock.ms += 1000
+    manager.tick()
+    assert read_offsets(disk, other / RECOVERY_POINTS) == {KEY: 1}
+    assert log.log_start_offset == 1
+    assert tiered.log_start_offset == 0
+    manager.close()

@@ -13,6 +13,7 @@ from millrace_broker.log.checkpoints import PartitionKey
 from millrace_broker.log.data_directory import DataDirectory
 from millrace_broker.log.hosted_logs import HostedLogs
 from millrace_broker.log.log_directories import LogDirectories
+from millrace_broker.log.partition_log import PartitionLog
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -52,23 +53,22 @@ class CheckpointWriter:
         for directory in self._directories:
             self.write(directory)
 
-    def try_write(self, directory: DataDirectory) -> bool:
-        """Write the checkpoints of a log directory; log an error, and return whether there was none."""
+    def try_write(self, directory: DataDirectory) -> None:
+        """Write the checkpoints of a log directory; log an error."""
         try:
             self.write(directory)
         except StorageError as error:
             _LOG.error("checkpoints of %s: %s", directory.path, error.message)
-            return False
-        return True
 
-    def try_write_all(self) -> bool:
-        """Write the checkpoints of all log directories; log an error, and return whether there was none."""
-        try:
-            self.write_all()
-        except StorageError as error:
-            _LOG.error("checkpoints: %s", error.message)
-            return False
-        return True
+    def try_write_all(self) -> None:
+        """Write the checkpoints of all log directories; log errors."""
+        for directory in self._directories:
+            self.try_write(directory)
+
+    def may_lose_first_segment(self, log: PartitionLog) -> bool:
+        """Return whether a log's local segments may be deleted. That of a tiered log needs a written start."""
+        key = (log.topic, log.partition)
+        return not log.config.remote_storage_enable or self._hosted.homes[key].has_log_start(key)
 
     def write_high_watermarks(self) -> None:
         """Write the high watermarks of all log directories; the next call retries failed writes."""

@@ -125,6 +125,10 @@ class DataDirectory:
         kept = {key: self.high_watermarks[key] for key in self._kept & self.high_watermarks.keys()}
         self._write(HIGH_WATERMARKS, kept | high_watermarks)
 
+    def has_log_start(self, partition: PartitionKey) -> bool:
+        """Return whether the checkpoint on the disk has a log start offset of a partition."""
+        return partition in self._written.get(LOG_START_OFFSETS, self.log_start_offsets)
+
     def _write(self, name: str, offsets: dict[PartitionKey, int]) -> None:
         if offsets != self._written.get(name):
             self._written.pop(name, None)  # in case the write fails

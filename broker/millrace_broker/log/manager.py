@@ -450,11 +450,10 @@ class LogManager:
         if retention_is_due:
             self._next_retention = now + self._retention_check_interval_s
         if retention_is_due and self.tiering is not None:
-            # Write the start of a tiered log before retention deletes its first local segment.
-            retention_is_due = self._checkpoints.try_write_all()
+            self._checkpoints.try_write_all()  # the start of a tiered log, before its first local segment is deleted
         for log in self.logs():
             try:
-                if retention_is_due:
+                if retention_is_due and (self.tiering is None or self._checkpoints.may_lose_first_segment(log)):
                     log.apply_retention()
                 log.tick(producer_expiration_ms=self.producer_expiration_ms)
             except MillraceError as error:
