@@ -63,10 +63,12 @@ def read_epochs(files: Files, path: Path) -> list[tuple[int, int]]:
     epochs = []
     for line in _read_lines(files, path):
         try:
-            epoch, offset = line.split(" ")
-            epochs.append((int(epoch), int(offset)))
+            epoch, offset = map(int, line.split(" "))
         except ValueError:
             raise _malformed(path, f"{line!r} is not '<epoch> <start offset>'") from None
+        if not (0 <= epoch < 2**31 and 0 <= offset < 2**63):
+            raise _malformed(path, f"{line!r} has a number that no epoch or offset can have")
+        epochs.append((epoch, offset))
     return epochs
 
 

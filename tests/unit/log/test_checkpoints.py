@@ -73,6 +73,14 @@ def test_damaged_epochs_are_named(tmp_path: Path, line: str) -> None:
         read_epochs(OsFiles(), path)
 
 
+@pytest.mark.parametrize("line", ["-1 8", "1 -8", f"{2**31} 8", f"1 {2**63}"])
+def test_impossible_epochs_and_offsets_are_damage(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "leader-epoch-checkpoint"
+    path.write_text(f"0\n2\n0 0\n{line}\n")
+    with pytest.raises(StorageError, match=f"damaged: '{line}' has a number that no epoch or offset can have"):
+        read_epochs(OsFiles(), path)
+
+
 @pytest.mark.parametrize("content", ["0\n", "1\n0\n", "0\n2\na 0 1\n", "0\n1\na 0\n", "0\n1\na b 1\n", "\xff\n0\n"])
 def test_damage_is_noticed(tmp_path: Path, content: str) -> None:
     path = tmp_path / "checkpoint"

@@ -326,7 +326,7 @@ def test_epochs_after_the_end_are_forgotten_durably(open_log: Open, filled: int,
 
 
 def test_damaged_epochs_are_read_from_the_batches(open_log: Open, filled: int, tmp_path: Path) -> None:
-    for text in ("0\n1\nnothing\n", "0\n1\n1 x\n"):
+    for text in ("0\n1\nnothing\n", "0\n1\n1 x\n", "0\n1\n-1 0\n", "0\n1\n0 -5\n"):
         (tmp_path / "leader-epoch-checkpoint.crc32c").unlink(missing_ok=True)
         (tmp_path / "leader-epoch-checkpoint").write_text(text)
         log = open_log(OPTIONS)
