@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from millrace.errors import CorruptBatchError
 from millrace.records import (
+    DECOMPRESSED_BYTES_MAX,
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
     NO_PRODUCER_EPOCH,
@@ -41,6 +42,7 @@ from millrace.records import (
     build_rows_batch,
     build_rows_batch_of_columns,
     decode_batch,
+    decompress,
     read_control_type,
     read_header,
     read_rows,
@@ -60,6 +62,8 @@ _THROUGH_MAGIC_BYTES: Final = 17
 _LENGTH_MIN: Final = 14
 _CHUNK_RECORDS_MAX: Final = 32_768
 """The limit on the records of a chunk, because compressed batches hold far more than their size suggests."""
+_DECOMPRESSED_FACTOR: Final = 4
+"""The limit on the decompressed bytes of a chunk, in sizes of a chunk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +105,10 @@ class CleanableBatch(Protocol):
     @property
     def size_bytes(self) -> int:
         """The size of the whole batch."""
+
+    @property
+    def decompressed_bytes(self) -> int:
+        """About the memory of the decompressed batch. A compressed batch is decompressed, and stays so."""
 
     @property
     def last_offset(self) -> int:
@@ -174,6 +182,21 @@ class V2Batch:
     def is_rows(self) -> bool:
         """True if the batch can be part of a ``RowRun``, because it has records in rows and is no marker."""
         return not self.header.is_columnar and not self.is_control and bool(self.count)
+
+    @property
+    def decompressed_bytes(self) -> int:
+        """See ``CleanableBatch``."""
+        if not self.header.compression or self.is_control:
+            return self.size_bytes
+        return self._columns.size_bytes if self.header.is_columnar else len(self.body)
+
+    @cached_property
+    def body(self) -> bytes | memoryview:
+        """The records of a rows batch."""
+        stored = self.original()[HEADER_BYTES:]
+        if not self.header.compression:
+            return stored
+        return decompress(stored.tobytes(), Compression.of(self.header.compression), max_bytes=DECOMPRESSED_BYTES_MAX)
 
     @cached_property
     def _columns(self) -> ColumnarBody:
@@ -290,6 +313,13 @@ class MessageBatch:
         self.last_offset = entry.last_offset
         self.max_timestamp = entry.max_timestamp_ms
 
+    @property
+    def decompressed_bytes(self) -> int:
+        """See ``CleanableBatch``."""
+        if self._entry.compression is Compression.NONE:
+            return self.size_bytes
+        return sum(len(record.key or b"") + len(record.value or b"") for record in self._records)
+
     @cached_property
     def _records(self) -> list[Record]:
         return list(self._entry.records())
@@ -349,12 +379,13 @@ def read_chunks(
 ) -> Iterator[list[CleanableBatch]]:
     """Read the batches from ``position`` on, in chunks of up to ``chunk_bytes`` with at least one batch.
 
-    Raises ``CorruptBatchError`` for a damaged batch, and ``StorageError``.
+    A chunk ends early with the batch that reaches a limit on its records or its decompressed bytes. Raises
+    ``CorruptBatchError`` for a damaged batch, and ``StorageError``.
     """
     wanted = chunk_bytes
     while position < segment.size_bytes:
         buffer = pa.py_buffer(segment.read(position, min(wanted, segment.size_bytes - position)))
-        batches, taken, missing = _batches_of(buffer, keys)
+        batches, taken, missing = _batches_of(buffer, keys, _DECOMPRESSED_FACTOR * chunk_bytes)
         if not batches:
             if buffer.size < wanted or missing <= wanted:
                 raise CorruptBatchError(f"the batch at position {position} is not complete")
@@ -365,11 +396,13 @@ def read_chunks(
         wanted = chunk_bytes
 
 
-def _batches_of(buffer: pa.Buffer, keys: TopicKeys) -> tuple[list[CleanableBatch], int, int]:
+def _batches_of(
+    buffer: pa.Buffer, keys: TopicKeys, decompressed_bytes_max: int
+) -> tuple[list[CleanableBatch], int, int]:
     """Return the whole batches in ``buffer``, their end, and the size of the incomplete batch after them."""
     view = memoryview(buffer)
     batches: list[CleanableBatch] = []
-    position, size, records = 0, buffer.size, 0
+    position, size, records, decompressed_bytes = 0, buffer.size, 0, 0
     while size - position >= _THROUGH_MAGIC_BYTES:
         length = int.from_bytes(view[position + 8 : position + LOG_OVERHEAD_BYTES], "big", signed=True)
         following = position + LOG_OVERHEAD_BYTES + length
@@ -380,7 +413,8 @@ def _batches_of(buffer: pa.Buffer, keys: TopicKeys) -> tuple[list[CleanableBatch
         batches.append(_batch_at(buffer, view, position, following, keys))
         position = following
         records += batches[-1].header.count if isinstance(batches[-1], V2Batch) else 1
-        if records >= _CHUNK_RECORDS_MAX:
+        decompressed_bytes += batches[-1].decompressed_bytes
+        if records >= _CHUNK_RECORDS_MAX or decompressed_bytes >= decompressed_bytes_max:
             break
     return batches, position, HEADER_BYTES
 

@@ -38,7 +38,7 @@ class Chunk:
     def _read_run(self, members: Sequence[CleanableBatch], first: int) -> list[RecordKeys]:
         batches = [batch for batch in members if isinstance(batch, V2Batch)]
         try:
-            run = RowRun([batch.original() for batch in batches], [batch.header for batch in batches])
+            run = RowRun([batch.body for batch in batches], [batch.header for batch in batches])
         except ValueError:  # irregular; the reference reader checks whether it is damaged
             return [batch.keys() for batch in batches]
         self._runs.update({first + number: (run, first) for number in range(len(batches))})

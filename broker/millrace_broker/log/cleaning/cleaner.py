@@ -8,7 +8,8 @@ Invariants:
 
 - A segment is replaced only when its successor is complete and on the disk.
 - A cleaning from an earlier offset has the same outcome, so a crash before the checkpoint is written costs only time.
-- Memory is bounded by the offset map, one chunk of batches (decompressed), and the indexes of one segment.
+- Memory is bounded by the offset map, one chunk of batches, and the indexes of one segment. A chunk ends with the batch
+  that makes it too large when decompressed.
 """
 
 from __future__ import annotations

@@ -57,6 +57,11 @@ class ColumnarBody:
         self._schema: Final = schema
         self._statistics: Final = statistics
 
+    @property
+    def size_bytes(self) -> int:
+        """The size of the columns in memory."""
+        return int(self._columns.get_total_buffer_size())
+
     @cached_property
     def offsets(self) -> Longs:
         """The offset of each record."""

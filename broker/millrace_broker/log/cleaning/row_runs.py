@@ -18,14 +18,11 @@ import pyarrow.compute as pc
 
 from millrace.errors import CorruptBatchError
 from millrace.records import (
-    DECOMPRESSED_BYTES_MAX,
-    HEADER_BYTES,
     BatchHeader,
     Compression,
     TimestampType,
     attributes_of,
     compress,
-    decompress,
     seal,
 )
 from millrace.records.arrays import binary_array
@@ -52,10 +49,9 @@ class Rewriting(NamedTuple):
 class RowRun:
     """A run of rows batches without empty batches and control batches."""
 
-    def __init__(self, buffers: Sequence[memoryview], headers: Sequence[BatchHeader]) -> None:
-        """Read the batches; ``buffers`` hold a batch each. Raises ``ValueError`` for irregular batches."""
+    def __init__(self, bodies: Sequence[bytes | memoryview], headers: Sequence[BatchHeader]) -> None:
+        """Read the batches with these decompressed bodies. Raises ``ValueError`` for irregular batches."""
         self._headers: Final = headers
-        bodies = [_body(buffer, header) for buffer, header in zip(buffers, headers, strict=True)]
         self._counts: Final = [header.count for header in headers]
         try:
             self._body, self._starts, at, self._ends = find_records(bodies, self._counts)
@@ -114,13 +110,6 @@ class RowRun:
 def _require(holds: bool) -> None:
     if not holds:
         raise ValueError("not regular")
-
-
-def _body(buffer: memoryview, header: BatchHeader) -> bytes:
-    body = buffer[HEADER_BYTES : header.size_bytes].tobytes()
-    if not header.compression:
-        return body
-    return decompress(body, Compression.of(header.compression), max_bytes=DECOMPRESSED_BYTES_MAX)
 
 
 def _pieces(body: bytes, starts: Longs, ends: Longs, is_there: Mask | None) -> pa.BinaryArray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -92,6 +92,21 @@ def test_chunks_begin_at_a_position() -> None:
 def test_a_chunk_has_a_limited_number_of_records() -> None:
     many = rows([(b"k", b"v")] * 20_000, compression=Compression.ZSTD)
     assert [[batch.count for batch in chunk] for chunk in chunks_of(many * 3, 10**6)] == [[20_000] * 2, [20_000]]
+
+
+def message_wrapper(pairs: Sequence[Pair], compression: Compression) -> bytes:
+    records = [Record(key=key, value=value, timestamp_ms=NOW_MS, offset=n) for n, (key, value) in enumerate(pairs)]
+    return build_entries(records, magic=1, compression=compression, timestamp_type=TimestampType.CREATE_TIME)
+
+
+@pytest.mark.parametrize(
+    ("build", "compression"),
+    [(rows, Compression.ZSTD), (columnar, Compression.ZSTD), (message_wrapper, Compression.GZIP)],
+)
+def test_a_chunk_has_a_limited_decompressed_size(build: Callable[..., bytes], compression: Compression) -> None:
+    zeros = build([(b"k", bytes(100_000))], compression=compression)
+    assert len(zeros) < 1000
+    assert [len(chunk) for chunk in chunks_of(zeros * 9, 75_000)] == [3, 3, 3]
 
 
 @pytest.mark.parametrize("left", [1, 16, 17, 60, 61, -1])
