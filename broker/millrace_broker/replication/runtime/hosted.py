@@ -16,6 +16,9 @@ from millrace_broker.log import PartitionLog
 from millrace_broker.purgatory import PartitionKey
 from millrace_broker.replication.core import Follower, Leader, Replica
 
+UNREAD_MAX: Final = 1000
+"""The appends after the high watermark whose sizes are counted one by one. Later ones are counted together."""
+
 
 class HostedReplica:
     """A replica's state machine and its log.
@@ -33,7 +36,7 @@ class HostedReplica:
         self.followers: tuple[int, ...] = ()
         """The other replicas, while this broker leads."""
         self.unread: Final[deque[tuple[int, int]]] = deque()
-        """Appends that are not readable yet: end offset and size of each."""
+        """Appends that are not readable yet, at most ``UNREAD_MAX``: end offset and size of each."""
 
     @property
     def name(self) -> str:
@@ -88,6 +91,12 @@ class HostedReplica:
         """Count the records after the high watermark of a new leader as unread."""
         if not self.unread and self.log.high_watermark < self.log.log_end_offset:
             self.unread.append((self.log.log_end_offset, self.log.size_bytes))
+
+    def add_unread(self, size_bytes: int) -> None:
+        """Count an append as unread, together with the one before if the high watermark has not moved for long."""
+        if len(self.unread) == UNREAD_MAX:
+            size_bytes += self.unread.pop()[1]
+        self.unread.append((self.log.log_end_offset, size_bytes))
 
     def take_readable_bytes(self) -> int:
         """Return how many appended bytes have become readable since the last call."""

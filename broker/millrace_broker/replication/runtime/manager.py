@@ -425,7 +425,7 @@ class ReplicaManager:
         leader = replica.machine.role
         if not isinstance(leader, Leader):
             return
-        replica.unread.append((replica.log.log_end_offset, size_bytes))
+        replica.add_unread(size_bytes)
         self.follow(replica, leader.appended(replica.log.durable_end, self.now_ms()))
         self._service.appended(replica)
 
@@ -474,7 +474,7 @@ class ReplicaManager:
     def fetched(self, replica: HostedReplica, size_bytes: int) -> None:
         """Wake consumers after a fetch by this follower, because its log or high watermark may have risen."""
         if size_bytes:
-            replica.unread.append((replica.log.log_end_offset, size_bytes))
+            replica.add_unread(size_bytes)
         readable_bytes = replica.take_readable_bytes()
         if readable_bytes:
             self._waiters.readable(replica.key, replica.log, readable_bytes)
