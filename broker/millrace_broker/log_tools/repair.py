@@ -5,7 +5,7 @@
 - Missing or wrong indexes are built from the log.
 - Damaged snapshots and leader epochs, and those beyond the log's end, are removed. The broker rebuilds them.
 - A recovery point beyond the log's end is lowered to that end. The broker opens no log that ends before its recovery
-  point.
+  point. If a log loses batches, its recovery point is raised to its end, so that the broker keeps those after the gap.
 
 A plan is carried out only on request, and not while a broker holds the directory's lock. Each file is replaced as a
 whole, the log before its indexes. Repeating an interrupted repair completes it.
@@ -37,8 +37,8 @@ from millrace.segments.names import (
     segment_file_name,
 )
 from millrace.segments.transaction_index import AbortedTransaction, pack_aborted
-from millrace_broker.log.checkpoints import LEADER_EPOCHS, RECOVERY_POINTS, read_offsets, write_offsets
-from millrace_broker.log.data_directory import LOCK
+from millrace_broker.log.checkpoints import LEADER_EPOCHS, RECOVERY_POINTS, PartitionKey, read_offsets, write_offsets
+from millrace_broker.log.data_directory import CLEAN_SHUTDOWN, LOCK
 from millrace_broker.log.files import OsFiles, replace_file
 from millrace_broker.log.index_builder import IndexBuilder
 from millrace_broker.log_tools.aborted import AbortedReplay
@@ -115,11 +115,13 @@ def plan_repair(
     repairs += _plan_epochs(directory, bases)
     repairs += _plan_indexes(directory, bases, problems, cut, index_interval_bytes)
     repairs += _plan_transaction_indexes(directory, bases, problems, cut)
-    return (
-        repairs
-        + _plan_small_files(directory, set(bases), problems, end_offset)
-        + _plan_checkpoint(directory, end_offset)
-    )
+    return [
+        # First, because a broker that finds damage below the recovery point cuts nothing off.
+        *(_plan_raised_point(directory, bases, end_offset) if cut else ()),
+        *repairs,
+        *_plan_small_files(directory, set(bases), problems, end_offset),
+        *_plan_lowered_point(directory, end_offset),
+    ]
 
 
 def _plan_logs(directory: Path, bases: list[int], index_interval_bytes: int) -> tuple[list[Repair], int]:
@@ -335,15 +337,32 @@ def _plan_small_files(
     return repairs
 
 
-def _plan_checkpoint(directory: Path, end_offset: int) -> list[Repair]:
+def _plan_raised_point(directory: Path, bases: list[int], end_offset: int) -> list[Repair]:
+    """Plan a higher recovery point for a log that loses batches.
+
+    After a crash the broker checks the log from its recovery point on, and would cut off what follows the last gap.
+    """
+    path, key, points = _recovery_points(directory)
+    is_clean = (path.parent / CLEAN_SHUTDOWN).exists() and not points  # the broker does not check the log then
+    if points is None or is_clean or points.get(key, 0) >= end_offset:
+        return []
+
+    def carry_out() -> None:
+        for base in bases:  # nothing below the recovery point may be lost any more
+            log = OsFiles().open(directory / segment_file_name(base, LOG))
+            log.sync()
+            log.close()
+        OsFiles().sync_directory(directory)
+        write_offsets(OsFiles(), path, read_offsets(OsFiles(), path) | {key: end_offset})
+
+    action = f"raise the recovery point of {directory.name} from {points.get(key, 0)} to {end_offset}"
+    return [Repair(path, action, "the broker would not keep the batches after a gap", (), carry_out)]
+
+
+def _plan_lowered_point(directory: Path, end_offset: int) -> list[Repair]:
     """Plan the repair of the recovery point, which must not exceed the log's end."""
-    path = directory.absolute().parent / RECOVERY_POINTS
-    try:
-        key = parse_partition_directory_name(directory.absolute().name)
-        points = read_offsets(OsFiles(), path)
-    except (InvalidTopicError, StorageError):
-        return []  # no partition of a broker, or a broker that reads the whole log at its start anyway
-    if points.get(key, 0) <= end_offset:
+    path, key, points = _recovery_points(directory)
+    if points is None or points.get(key, 0) <= end_offset:
         return []
 
     def carry_out() -> None:
@@ -351,6 +370,15 @@ def _plan_checkpoint(directory: Path, end_offset: int) -> list[Repair]:
 
     action = f"lower the recovery point of {directory.name} from {points[key]} to {end_offset}"
     return [Repair(path, action, f"the log ends at offset {end_offset}", (), carry_out)]
+
+
+def _recovery_points(directory: Path) -> tuple[Path, PartitionKey, dict[PartitionKey, int] | None]:
+    """Return the checkpoint of recovery points, the key of a partition, and the points; None if they are unknown."""
+    path = directory.absolute().parent / RECOVERY_POINTS
+    try:
+        return path, parse_partition_directory_name(directory.absolute().name), read_offsets(OsFiles(), path)
+    except (InvalidTopicError, StorageError):  # no partition of a broker, or a broker that does not use the directory
+        return path, ("", 0), None
 
 
 def carry_out(repairs: list[Repair], directory: Path, on_done: Callable[[Repair], None] = lambda _: None) -> None:

@@ -19,7 +19,7 @@ from millrace.config.topic import TopicConfig
 from millrace.errors import EnvironmentProblemError, UsageError
 from millrace.records import HEADER_BYTES, Record, build_rows_batch, read_header, scan_headers
 from millrace_broker.log import OsFiles, PartitionLog
-from millrace_broker.log.checkpoints import RECOVERY_POINTS, read_offsets
+from millrace_broker.log.checkpoints import RECOVERY_POINTS, read_offsets, write_offsets
 from millrace_broker.log_tools import Note, Problem, Row
 from millrace_broker.log_tools.repair import carry_out, no_broker, plan_repair
 from millrace_broker.log_tools.salvage import salvage
@@ -109,6 +109,33 @@ def test_a_flipped_bit_costs_one_batch(sound: Callable[..., Path]) -> None:
     log = reopened(directory)
     assert log.log_end_offset == 120
     assert read_header(log.read(gone[0], 1)).base_offset == gone[-1] + 1
+    log.close()
+
+
+@pytest.mark.parametrize("number", [1, -1])
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_the_broker_keeps_what_a_repair_after_a_crash_kept(
+    sound: Callable[..., Path], number: int, has_checkpoint: bool
+) -> None:
+    directory = sound()
+    checkpoint = directory.parent / RECOVERY_POINTS
+    if has_checkpoint:
+        write_offsets(OsFiles(), checkpoint, {("orders", 0): 0, ("others", 1): 3})
+    else:
+        checkpoint.unlink()
+    path = log_of(directory, number)
+    *_, (position, damaged), _ = scan_headers(path.read_bytes())  # only one batch follows in the segment
+    flip(path, position + HEADER_BYTES + 3)
+    plan_repair(directory)[0].carry_out()
+    stopped = reopened(directory)  # a broker that starts before the rest of the repair cuts nothing off
+    assert stopped.log_end_offset == 120
+    stopped.release()
+    assert len(repaired(directory)) == 1
+    assert read_offsets(OsFiles(), checkpoint).get(("others", 1)) == (3 if has_checkpoint else None)
+    log = reopened(directory)
+    kept = [offset for offset in range(120) if not damaged.base_offset <= offset < damaged.next_offset]
+    assert log.log_end_offset == 120
+    assert offsets(directory) == kept
     log.close()
 
 
