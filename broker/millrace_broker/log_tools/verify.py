@@ -2,7 +2,7 @@
 
 Logs: checksums, offsets that rise within and across segments, and bodies on request. Indexes: entries rise and name
 batches of the log, and the time index ends with the largest timestamp. The transaction index has the transactions that
-the log aborts. Snapshots, leader epochs and topic id are readable and end with the log.
+the log aborts, and no others. Snapshots, leader epochs and topic id are readable and end with the log.
 
 Verification only reads. With a running broker, the end of the last segment may be incomplete, which is a note.
 """
@@ -74,6 +74,8 @@ class _Walked:
     largest_ms: int = NO_TIMESTAMP
     has_problem: bool = False
     aborted: list[AbortedTransaction] = field(default_factory=list)
+    markers: set[tuple[int, int]] = field(default_factory=set)
+    """Producer and offset of each transaction marker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +178,8 @@ def _walk(
         walked.largest_ms = max(walked.largest_ms, batch.max_timestamp_ms)
         walked.records += 1 if header is None else header.count
         if header is not None:
+            if header.is_control:
+                walked.markers.add((header.producer_id, header.base_offset))
             aborted = context.replay.add(header, entry.data)
             walked.aborted += [aborted] if aborted is not None else []
             wrong = wrong_epoch(context.epochs, entry.position, header)
@@ -223,15 +227,46 @@ def _verify_aborted(path: Path, walked: _Walked) -> Iterator[Located]:
     except MillraceError as error:
         yield path, Problem(error.message)
         return
-    listed = {(each.producer_id, each.last_offset): each.first_offset for each in found}
-    for aborted in walked.aborted:
-        first = listed.get((aborted.producer_id, aborted.last_offset))
-        if first is None:
-            text = f"the log aborts a transaction of producer {aborted.producer_id}, which is not in the index"
-            yield path, Problem(text, offset=aborted.last_offset)
-        elif first > aborted.first_offset:
-            text = f"a transaction of producer {aborted.producer_id} begins at {aborted.first_offset}, not at {first}"
-            yield path, Problem(text, offset=aborted.last_offset)
+    expected = {(each.producer_id, each.last_offset): each.first_offset for each in walked.aborted}
+    listed = {(each.producer_id, each.last_offset) for each in found}
+    for producer_id, last_offset in sorted(expected.keys() - listed):
+        why = f"the log aborts a transaction of producer {producer_id}, which is not in the index"
+        yield path, Problem(why, offset=last_offset)
+    stable_offset = 0
+    for each in found:
+        text = _wrong_entry(path.parent, each, expected.get((each.producer_id, each.last_offset)), walked)
+        if text is None and not stable_offset <= each.last_stable_offset <= each.last_offset + 1:
+            text = f"last stable offset {each.last_stable_offset} is below {stable_offset} or after the marker"
+        if text is not None and not walked.has_problem:
+            yield path, Problem(text, offset=each.last_offset)
+        stable_offset = max(stable_offset, each.last_stable_offset)
+
+
+def _wrong_entry(directory: Path, entry: AbortedTransaction, first_offset: int | None, walked: _Walked) -> str | None:
+    """Return the reason why an entry does not agree with the log.
+
+    ``first_offset`` is that of the first remaining batch; None if there is none. Retention and compaction may have
+    removed batches before it.
+    """
+    of_producer = f"a transaction of producer {entry.producer_id}"
+    if (entry.producer_id, entry.last_offset) not in walked.markers:
+        return f"the log has no marker for {of_producer}"
+    is_late = first_offset is not None and entry.first_offset > first_offset
+    if is_late or (entry.first_offset != first_offset and _has_batch(directory, entry.first_offset)):
+        begins = "earlier" if first_offset is None else f"at {first_offset}"
+        return f"{of_producer} begins {begins}, not at {entry.first_offset}"
+    return None
+
+
+def _has_batch(directory: Path, offset: int) -> bool:
+    """Return whether a sound batch of a log holds an offset."""
+    base = max((base for base in segment_bases(directory) if base <= offset), default=None)
+    if base is None:
+        return False
+    for entry in walk(directory / segment_file_name(base, LOG)):
+        if isinstance(entry, Entry) and entry.batch.last_offset >= offset:
+            return entry.batch.base_offset <= offset
+    return False
 
 
 def _verify_small_files(directory: Path, bases: set[int], end_offset: int) -> Iterator[Located]:

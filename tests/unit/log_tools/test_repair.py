@@ -17,7 +17,16 @@ from hypothesis import strategies as st
 
 from millrace.config.topic import TopicConfig
 from millrace.errors import EnvironmentProblemError, UsageError
-from millrace.records import HEADER_BYTES, Record, build_rows_batch, read_header, scan_headers
+from millrace.records import (
+    HEADER_BYTES,
+    ControlType,
+    EndTransactionMarker,
+    Record,
+    build_rows_batch,
+    read_header,
+    scan_headers,
+)
+from millrace.segments.transaction_index import AbortedTransaction, pack_aborted
 from millrace_broker.log import OsFiles, PartitionLog
 from millrace_broker.log.checkpoints import RECOVERY_POINTS, read_offsets, write_offsets
 from millrace_broker.log_tools import Note, Problem, Row
@@ -221,6 +230,64 @@ def test_a_repair_removes_epochs_that_contradict_all_batches(sound: Callable[...
     (directory / "leader-epoch-checkpoint").write_text("0\n1\n8 0\n")
     repaired(directory)
     assert not (directory / "leader-epoch-checkpoint").exists()
+
+
+@pytest.fixture
+def transactional(sound: Callable[..., Path]) -> Path:
+    """Return a partition whose last segment has three aborted transactions, the first two of them overlapping."""
+    directory = sound()
+    log = reopened(directory)
+    log.roll()
+    record, marker = (
+        Record(key=None, value=b"v", timestamp_ms=1),
+        EndTransactionMarker(type=ControlType.ABORT, coordinator_epoch=0),
+    )
+    for producers in [(5, 6), (7,)]:
+        for producer_id in producers:
+            data = build_rows_batch(
+                [record], producer_id=producer_id, producer_epoch=0, base_sequence=0, is_transactional=True
+            )
+            log.append(data, leader_epoch=9, in_transaction=True)
+        for producer_id in producers:
+            log.append_end_marker_unsynced(producer_id, 0, marker, leader_epoch=9)
+    log.close()
+    write_offsets(OsFiles(), directory.parent / RECOVERY_POINTS, {("orders", 0): log.log_end_offset})
+    return directory
+
+
+ABORTED = [(5, 120, 122, 121), (6, 121, 123, 124), (7, 124, 125, 126)]
+
+
+def entries_of(*entries: tuple[int, int, int, int]) -> bytes:
+    fields = ("producer_id", "first_offset", "last_offset", "last_stable_offset")
+    return b"".join(pack_aborted(AbortedTransaction(**dict(zip(fields, entry, strict=True)))) for entry in entries)
+
+
+@pytest.mark.parametrize(
+    ("damage", "found"),
+    [
+        (
+            [(5, 120, 122, 2**60), *ABORTED[1:]],
+            f"offset 122: last stable offset {2**60} is below 0 or after the marker",
+        ),
+        ([*ABORTED, (77, 1, 6, 7)], "offset 6: the log has no marker for a transaction of producer 77"),
+        ([ABORTED[1], ABORTED[0]], "offset 122: last stable offset 121 is below 124 or after the marker"),
+        ([*ABORTED[:2], (7, 30, 125, 126)], "offset 125: a transaction of producer 7 begins at 124, not at 30"),
+        ([*ABORTED[:2], (7, 125, 125, 126)], "offset 125: a transaction of producer 7 begins at 124, not at 125"),
+        (ABORTED[1:], "offset 122: the log aborts a transaction of producer 5, which is not in the index"),
+    ],
+)
+def test_each_entry_of_a_transaction_index_must_agree_with_the_log(
+    transactional: Path, damage: list[tuple[int, int, int, int]], found: str
+) -> None:
+    path = log_of(transactional, -1).with_suffix(".txnindex")
+    assert path.read_bytes() == entries_of(*ABORTED)
+    assert problems(transactional) == []
+    path.write_bytes(entries_of(*damage))
+    listed = [str(each) for _, each in verify_partition(transactional, VerifyOptions()) if isinstance(each, Problem)]
+    assert found in listed
+    assert repaired(transactional) == []
+    assert path.read_bytes() == entries_of(*ABORTED)
 
 
 def test_leftovers_are_no_damage(sound: Callable[..., Path]) -> None:
