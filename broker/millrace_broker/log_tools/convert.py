@@ -142,9 +142,13 @@ def _convert_segment(
             for piece in _pieces(path, options):
                 segments.add(piece)
     except CorruptBatchError as error:
-        raise CorruptBatchError(f"{path}: {error.message}. Repair it first: millrace log repair {source}") from error
+        raise _damaged(path, source, error) from error
     on_progress(size_bytes)
     return size_bytes
+
+
+def _damaged(path: Path, source: Path, error: CorruptBatchError) -> CorruptBatchError:
+    return CorruptBatchError(f"{path}: {error.message}. Repair it first: millrace log repair {source}")
 
 
 def _pieces(path: Path, options: ConvertOptions) -> Iterator[bytes]:
@@ -240,7 +244,13 @@ def _read_aborted(source: Path) -> Iterator[AbortedTransaction]:
     for base in segment_bases(source):
         path = source / segment_file_name(base, TRANSACTION_INDEX)
         if path.exists():
-            yield from read_aborted(path.read_bytes())
+            try:
+                for aborted in read_aborted(path.read_bytes()):
+                    if aborted.last_offset < base:
+                        raise CorruptBatchError(f"the marker at offset {aborted.last_offset} is in an earlier segment")
+                    yield aborted
+            except CorruptBatchError as error:
+                raise _damaged(path, source, error) from error
 
 
 def _write_aborted(target: Path, transactions: Iterator[AbortedTransaction]) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
@@ -176,6 +177,20 @@ def test_every_record_keeps_its_offset_however_high_and_however_far_apart(
             assert not [
                 each for _, each in verify_partition(made, VerifyOptions(deep=True)) if isinstance(each, Problem)
             ]
+
+
+@pytest.mark.parametrize(
+    ("index", "why"),
+    [(struct.pack(">hqqqq", 0, 5, 3, 7, 8), "the marker at offset 7 is in an earlier segment"), (b"\0", "of 1 bytes")],
+)
+def test_a_damaged_transaction_index_is_named(tmp_path: Path, index: bytes, why: str) -> None:
+    source = tmp_path / "source-0"
+    source.mkdir()
+    (source / f"{10:020d}.log").write_bytes(build_rows_batch([RECORD], base_offset=10))
+    (source / f"{10:020d}.txnindex").write_bytes(index)
+    with pytest.raises(CorruptBatchError, match=f"10.txnindex: .*{why}.* Repair it first: millrace log repair"):
+        convert_partition(source, tmp_path / "made-0", ConvertOptions())
+    assert not (tmp_path / "made-0").exists()
 
 
 def test_files_beside_the_logs_are_kept_at_high_offsets(tmp_path: Path) -> None:
