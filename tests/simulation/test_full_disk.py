@@ -14,7 +14,7 @@ import pytest
 
 from millrace.config.topic import TopicConfig
 from millrace.errors import DiskFullError
-from millrace.records import Record, build_rows_batch
+from millrace.records import ControlType, EndTransactionMarker, Record, build_rows_batch
 from millrace_broker.log import LogManager, PartitionLog
 from millrace_broker.log.checkpoints import RECOVERY_POINTS, read_offsets
 from millrace_broker.log.tiered.settings import TieringSettings
@@ -27,6 +27,8 @@ from .world import WorldClock
 DATA = Path("/data")
 PRODUCER_ID = 7
 KEY = ("orders", 0)
+SYNCED = 21
+"""The recovery point of the log that ``fill`` makes."""
 
 
 def open_manager(
@@ -57,7 +59,7 @@ def fill(manager: LogManager, count: int = 40) -> PartitionLog:
     log = manager.create_log("orders", UUID(int=1), 0)
     for sequence in range(count):
         log.append(produced(sequence), leader_epoch=sequence // 7)
-        if sequence == count // 2:
+        if log.log_end_offset == SYNCED:
             log.flush()
             manager.checkpoint()
     assert len(log.segments) > 3
@@ -145,6 +147,82 @@ def test_deleted_records_free_a_full_disk() -> None:
     assert manager.delete_records(*KEY, 37) == 37
     (again,) = open_manager(disk.after_kill(), clock).logs()
     check(again, 37, 40)
+
+
+def aborted(log: PartitionLog) -> list[tuple[int, int]]:
+    return [(each.first_offset, each.last_offset) for each in log.aborted_transactions(0, log.log_end_offset)]
+
+
+@pytest.mark.parametrize("cut", [37, 30, 21])
+def test_a_truncation_on_a_full_disk_completes(cut: int, seed: int) -> None:
+    disk, clock, chance = SimulatedDisk(seed=seed), WorldClock(), random.Random(seed)
+    manager = open_manager(disk, clock)
+    log = fill(manager)
+    log.hold_watermark(0)
+    log.roll()
+    for sequence in range(3):
+        abort(log, sequence)
+    before = aborted(log)
+    assert len(before) == 3
+    disk.fill(DATA)
+    crashed: list[SimulatedDisk] = []
+    disk.on_step = lambda: crashed.extend(after_crash(disk, chance))
+    assert manager.truncate({KEY: 42}) == {}  # inside the segment with the transactions
+    assert aborted(log) == before[:1]
+    assert manager.truncate({KEY: cut}) == {}
+    disk.on_step = lambda: None
+    assert log.log_end_offset == cut
+    assert aborted(log) == []
+    with pytest.raises(DiskFullError):
+        log.append(produced(cut), leader_epoch=9)
+    for number, each in enumerate(crashed):
+        recovered = open_manager(each, clock)
+        assert recovered.offline() == {}
+        was_kill = number % 2 == 0
+        assert recovered.logs()[0].log_end_offset >= (cut if was_kill else SYNCED)
+    disk.mend()
+    log.raise_watermark(cut)
+    assert [found for found, _ in read_all(log)] == list(range(cut))
+    assert log.append(build_rows_batch([Record(key=None, value=b"v", timestamp_ms=2)]), leader_epoch=9)
+    log.raise_watermark(cut + 1)
+    assert log.offset_for_time(2) == (cut, 2)
+    manager.close()
+    (again,) = open_manager(disk, clock).logs()
+    assert [found for found, _ in read_all(again)] == list(range(cut + 1))
+    assert again.epoch_of(cut) == 9
+
+
+def abort(log: PartitionLog, sequence: int) -> None:
+    """Append a batch in a transaction, and the marker that aborts it."""
+    record = Record(key=None, value=b"aborted", timestamp_ms=1)
+    batch = build_rows_batch([record], producer_id=9, producer_epoch=0, base_sequence=sequence, is_transactional=True)
+    log.append(batch, leader_epoch=6, in_transaction=True)
+    marker = EndTransactionMarker(type=ControlType.ABORT, coordinator_epoch=0)
+    log.append_end_marker_unsynced(9, 0, marker, leader_epoch=6)
+
+
+def test_a_truncation_that_needs_space_has_no_effect_and_may_be_tried_again() -> None:
+    disk, clock = SimulatedDisk(), WorldClock()
+    manager = open_manager(disk, clock)
+    log = fill(manager)
+    manager.checkpoint()
+    disk.fill(DATA)
+    # Readers may have mapped what is removed, so that it is not cut in place.
+    assert isinstance(manager.truncate({KEY: 38})[KEY], DiskFullError)
+    check(log, 0, 40)
+    # The recovery point must be lowered first.
+    log.flush()
+    for _ in range(2):
+        assert isinstance(manager.truncate({KEY: 10})[KEY], DiskFullError)
+    check(log, 0, 40)
+    with pytest.raises(DiskFullError):
+        manager.begin_at(*KEY, 100)
+    check(log, 0, 40)
+    disk.mend()
+    assert manager.truncate({KEY: 38}) == {}
+    check(log, 0, 38)
+    (again,) = open_manager(disk.after_kill(), clock).logs()
+    check(again, 0, 38)
 
 
 @pytest.mark.parametrize("is_tiering", [False, True])

@@ -46,9 +46,19 @@ def index_path(directory: Path, base_offset: int) -> Path:
 
 
 def replace_index(files: Files, path: Path, aborted: Sequence[AbortedTransaction]) -> None:
-    """Replace an index file by these entries, synced; without entries, remove the file."""
-    if aborted:
-        replace_file(files, path, b"".join(pack_aborted(transaction) for transaction in aborted))
+    """Replace an index file by these entries, synced; without entries, remove the file.
+
+    If the file begins with the entries, it is cut. That works on a full disk.
+    """
+    content = b"".join(pack_aborted(transaction) for transaction in aborted)
+    if content and (files.read_bytes(path) or b"").startswith(content):
+        file = files.open(path)
+        file.truncate(len(content))
+        file.sync()
+        file.close()
+        files.sync_directory(path.parent)
+    elif content:
+        replace_file(files, path, content)
     elif files.size_bytes(path) is not None:
         files.remove(path)
 

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from millrace.errors import MillraceError, UnknownTopicOrPartitionError
+from millrace.errors import MillraceError, StorageError, UnknownTopicOrPartitionError
 from millrace.segments.names import partition_directory_name
 from millrace_broker.log.background_work import BackgroundWork
 from millrace_broker.log.checkpoint_writer import CheckpointWriter
@@ -30,8 +30,10 @@ class CheckpointedTruncation:
         """Truncate logs to offsets, as ``LogManager.truncate`` does."""
         with self._alone(ends):
             failed, logs = self._existing(ends)
-            self._lower_recovery_points({key: ends[key] for key in logs})
+            failed |= self._lower_recovery_points({key: ends[key] for key in logs})
             for key, log in logs.items():
+                if key in failed:
+                    continue
                 try:
                     log.truncate_to(ends[key])
                 except MillraceError as error:
@@ -46,7 +48,9 @@ class CheckpointedTruncation:
             failed, logs = self._existing([key])
             if key in failed:
                 raise failed[key]
-            self._lower_recovery_points({key: 0})
+            failed = self._lower_recovery_points({key: 0})
+            if key in failed:
+                raise failed[key]
             logs[key].begin_at(offset)
             self._tell_cleaner(key, 0)
             self._checkpoints.write_of(key)
@@ -74,15 +78,18 @@ class CheckpointedTruncation:
                 logs[key] = log
         return failed, logs
 
-    def _lower_recovery_points(self, ends: Mapping[PartitionKey, int]) -> None:
-        """Lower recovery points, also on the disk. Raises ``StorageError``."""
-        homes = {
-            id(home): home
-            for key, end in ends.items()
-            if self._hosted.logs[key].lower_recovery_point(end) and (home := self._hosted.homes[key])
-        }
-        for home in homes.values():
-            self._checkpoints.write(home)
+    def _lower_recovery_points(self, ends: Mapping[PartitionKey, int]) -> dict[PartitionKey, MillraceError]:
+        """Lower recovery points, also on the disk. Returns the partitions for which that failed, with the errors."""
+        failed: dict[PartitionKey, MillraceError] = {}
+        lowered = [key for key, end in ends.items() if self._hosted.logs[key].lower_recovery_point(end)]
+        for home in {id(home): home for home in map(self._hosted.homes.__getitem__, ends)}.values():
+            keys = [key for key in ends if self._hosted.homes[key] is home]
+            if home.must_write_recovery_points or not set(lowered).isdisjoint(keys):
+                try:
+                    self._checkpoints.write(home)
+                except StorageError as error:
+                    failed |= dict.fromkeys(keys, error)
+        return failed
 
     def _tell_cleaner(self, key: PartitionKey, end_offset: int) -> None:
         if self._background.cleaner is not None:

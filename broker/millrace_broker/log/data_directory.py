@@ -52,6 +52,8 @@ class DataDirectory:
     high_watermarks: dict[PartitionKey, int]
     _lock: Lock
     failure: MillraceError | None = None
+    must_write_recovery_points: bool = False
+    """True if the last write of the recovery points failed, so that the disk may have higher ones."""
     _kept: set[PartitionKey] = field(default_factory=set)
     """Partitions whose checkpoints stay as they were found."""
     _gone: set[PartitionKey] = field(default_factory=set)
@@ -115,7 +117,9 @@ class DataDirectory:
         """Replace the checkpoints whose offsets changed, except kept entries. Raises ``StorageError``."""
         kept_points = {key: (self.recovery_points or {}).get(key, 0) for key in self._kept}
         kept_starts = {key: self.log_start_offsets[key] for key in self._kept & self.log_start_offsets.keys()}
+        self.must_write_recovery_points = True
         self._write(RECOVERY_POINTS, kept_points | recovery_points)
+        self.must_write_recovery_points = False
         self.write_high_watermarks(high_watermarks)
         self._write(LOG_START_OFFSETS, kept_starts | log_start_offsets)
         self._gone.clear()

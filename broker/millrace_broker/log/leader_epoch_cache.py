@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from millrace.errors import DiskFullError
-from millrace_broker.log.checkpoints import LEADER_EPOCHS, write_epochs
+from millrace_broker.log.checkpoints import CHECKSUMS, LEADER_EPOCHS, write_epochs
 from millrace_broker.log.files import Files
 from millrace_broker.log.leader_epochs import LeaderEpochs
 
@@ -64,7 +64,9 @@ class LeaderEpochFileCache:
 
     def clear(self) -> None:
         """Forget all epochs. Raises ``StorageError``."""
-        self._forget_others(LeaderEpochs())
+        self._files.remove(self._path)  # that works on a full disk
+        self._files.remove(self._path.with_name(self._path.name + CHECKSUMS))
+        self.epochs, self.has_unwritten = LeaderEpochs(), False
 
     def _forget_others(self, epochs: LeaderEpochs) -> None:
         self.epochs, self.has_unwritten = epochs, True

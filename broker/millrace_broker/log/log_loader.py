@@ -271,18 +271,32 @@ class LogLoader:
 
     def cut(self, segment: Segment, size_bytes: int, *, in_place: bool) -> None:
         """Truncate a segment's file; not ``in_place`` if a reader may have mapped the rest. The caller syncs it."""
-        file = self.files.open(segment.path)
         if in_place:
-            file.truncate(size_bytes)
-            return
+            self.files.open(segment.path).truncate(size_bytes)
+        else:
+            self.copy_beginning(segment, size_bytes)
+            self.swap_in(segment)
+
+    def copy_beginning(self, segment: Segment, size_bytes: int) -> None:
+        """Copy the beginning of a segment's file beside it, synced, for ``swap_in``. A start removes the copy.
+
+        Raises ``StorageError``; then there is no copy.
+        """
         beside = segment.path.with_name(segment.path.name + CLEANED)
-        copy = self.files.open(beside, create=True)
-        copy.truncate(0)
-        for position in range(0, size_bytes, _COPY_BYTES):
-            copy.write(position, [file.read(position, min(_COPY_BYTES, size_bytes - position))])
-        copy.sync()
-        copy.close()
-        self.files.rename(beside, segment.path)
+        try:
+            file, copy = self.files.open(segment.path), self.files.open(beside, create=True)
+            copy.truncate(0)
+            for position in range(0, size_bytes, _COPY_BYTES):
+                copy.write(position, [file.read(position, min(_COPY_BYTES, size_bytes - position))])
+            copy.sync()
+            copy.close()
+        except StorageError:
+            self.files.remove(beside)
+            raise
+
+    def swap_in(self, segment: Segment) -> None:
+        """Replace a segment's file by the copy of its beginning, durably."""
+        self.files.rename(segment.path.with_name(segment.path.name + CLEANED), segment.path)
         self.files.sync_directory(self.directory)
 
     def sync(self, segment: Segment) -> None:

@@ -6,6 +6,8 @@ Invariants:
   durably. A crash leaves the log longer than intended, but never with a hole. No truncated record comes back after a
   record that replaced it. Epochs are forgotten only after their records.
 - The recovery point on the disk is never beyond a log's end. It is lowered and written before a truncation.
+- On a full disk a truncation has no effect or completes. Only the copy of a segment's beginning needs space, so it is
+  made first.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from millrace.errors import StorageError
+from millrace.errors import DiskFullError, StorageError
 from millrace.segments.indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from millrace_broker.log.index_builder import IndexBuilder
 from millrace_broker.log.leader_epoch_cache import LeaderEpochFileCache
@@ -64,7 +66,10 @@ class LogTruncation:
         local = self._local
         with local.sync_lock, local.lock:
             local.check_online()
+            has_begun = False
             try:
+                self._copy_beginning(offset)
+                has_begun = True
                 if offset < self._segments.current[0].base_offset:
                     self._begin_at(offset)
                     return
@@ -72,7 +77,8 @@ class LogTruncation:
                     self._cut_at(offset)
                 self._epoch_cache.truncate_end(min(offset, self._offsets.end))
             except StorageError as error:
-                local.failure = error
+                if has_begun or not isinstance(error, DiskFullError):
+                    local.failure = error
                 raise
 
     def begin_at(self, offset: int) -> None:
@@ -98,6 +104,13 @@ class LogTruncation:
                 local.clock.now_ms(),
             )
 
+    def _copy_beginning(self, offset: int) -> None:
+        """Copy what a truncation leaves of a segment, if a reader may have mapped the rest."""
+        if self._segments.current[0].base_offset <= offset < self._offsets.end:
+            segment, position, end_offset = self._cut_of(offset)
+            if position < segment.size_bytes and end_offset < self._offsets.high_watermark:
+                self._local.loader().copy_beginning(segment, position)
+
     def _cut_at(self, offset: int) -> None:
         segment, position, end_offset = self._cut_of(offset)
         was_readable = self._offsets.high_watermark
@@ -109,7 +122,10 @@ class LogTruncation:
         if position < segment.size_bytes:
             # Readers do not know records after the high watermark, so no reader has them mapped.
             segment = self._cut_segment(segment, position, end_offset, in_place=end_offset >= was_readable)
-        self._local.open_appender(self._local.clock.now_ms())
+        try:
+            self._local.open_appender(self._local.clock.now_ms())
+        except DiskFullError as error:
+            _LOG.warning("%s: the next append opens the last segment (%s)", self._local.name, error.message)
         self._load_producers_again(segment, end_offset)
 
     def _end_at(self, end_offset: int) -> None:
@@ -139,7 +155,10 @@ class LogTruncation:
         segment.leave()
         local.unsynced_sealed = [each for each in local.unsynced_sealed if each.segment is not segment]
         loader = local.loader()
-        loader.cut(segment, position, in_place=in_place)
+        if in_place:
+            loader.cut(segment, position, in_place=True)
+        else:
+            loader.swap_in(segment)
         loader.sync(segment)
         builder.write(local.files, segment.offset_index_path, segment.time_index_path)
         shorter = loader.open_segment(segment.base_offset, position)

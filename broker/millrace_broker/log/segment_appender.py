@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from millrace.errors import StorageError
 from millrace.records import BatchHeader
 from millrace.segments.indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, TimeEntry
 from millrace.segments.transaction_index import ABORTED_ENTRY_BYTES, AbortedTransaction, pack_aborted
@@ -39,10 +40,15 @@ class SegmentAppender:
             self._file = files.open(segment.path, create=True)
             self._offset_file = files.open(segment.offset_index_path, create=True)
             self._time_file = files.open(segment.time_index_path, create=True)
-            self._offset_file.truncate(_whole_entries(index_bytes_max, OFFSET_ENTRY_BYTES))
-            self._time_file.truncate(_whole_entries(index_bytes_max, TIME_ENTRY_BYTES))
-            self._offset_file.write(0, [bytes(self._builder.offset_bytes)])
-            self._time_file.write(0, [bytes(self._builder.time_bytes)])
+            try:
+                self._offset_file.truncate(_whole_entries(index_bytes_max, OFFSET_ENTRY_BYTES))
+                self._time_file.truncate(_whole_entries(index_bytes_max, TIME_ENTRY_BYTES))
+                self._offset_file.write(0, [bytes(self._builder.offset_bytes)])
+                self._time_file.write(0, [bytes(self._builder.time_bytes)])
+            except StorageError:  # without the entries the files are no indexes, and the next reader rebuilds them
+                files.remove(segment.offset_index_path)
+                files.remove(segment.time_index_path)
+                raise
             segment.grow(self._file, self._builder.offset_index, self._builder.time_index)
 
     @staticmethod
