@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -327,6 +328,17 @@ def test_log_directories_are_described_with_the_sizes_of_partitions(module_broke
             sizes = {each.name: each.partitions[0].partition_size for each in directory.topics}
             assert sizes[topic] > 1000
         assert set(sizes) == {topic}
+
+
+def test_log_directories_are_described_beside_other_calls(module_broker: EmbeddedBroker) -> None:
+    logs = module_broker.server.broker.logs
+    with KafkaWire(module_broker) as wire, KafkaWire(module_broker) as other, ThreadPoolExecutor(1) as thread:
+        with logs._hosted.lock:  # as a log holds it that moves to another directory
+            described = thread.submit(wire.call, DescribeLogDirsRequest(topics=None), 4)
+            for _ in range(5):
+                assert other.call(_METADATA, 9).brokers
+            assert not described.done()
+        assert described.result(STALL_S).results
 
 
 def test_a_log_directory_that_is_gone_has_an_error_of_its_own(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ The call describes the log directories of this broker, with the sizes of partiti
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path
 
 from millrace.errors import MillraceError, StorageError
@@ -20,7 +20,7 @@ from millrace.kafka_protocol.calls.describe_log_dirs import (
 from millrace_broker.api.common.access_rules import check_request
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import code_of
-from millrace_broker.log import FutureReplica, PartitionKey
+from millrace_broker.log import FutureReplica, LogManager, PartitionKey
 
 
 async def handle(message: DescribeLogDirsRequest, request: KafkaRequest) -> DescribeLogDirsResponse:
@@ -30,6 +30,23 @@ async def handle(message: DescribeLogDirsRequest, request: KafkaRequest) -> Desc
     if message.topics is not None:
         wanted = {(topic.topic, number) for topic in message.topics for number in topic.partitions}
     logs = request.broker.logs
+    found, usages = await request.broker.executors.run_io(_look, logs, wanted)  # it waits for locks and the disks
+    return DescribeLogDirsResponse(
+        throttle_time_ms=0,
+        results=(
+            *(
+                _failed(path, usage) if isinstance(usage, StorageError) else _directory(path, found[path], usage)
+                for path, usage in usages.items()
+            ),
+            *(_failed(path, error) for path, error in logs.failed_directories().items()),
+        ),
+    )
+
+
+def _look(
+    logs: LogManager, wanted: Container[PartitionKey] | None
+) -> tuple[dict[Path, list[tuple[str, DescribeLogDirsPartition]]], dict[Path, tuple[int, int] | StorageError]]:
+    """Return the partitions of each log directory, and the usages of the volumes."""
     found = {
         path: [
             *(_partition(key, log.size_bytes) for key, log in present.items() if wanted is None or key in wanted),
@@ -41,17 +58,7 @@ async def handle(message: DescribeLogDirsRequest, request: KafkaRequest) -> Desc
         ]
         for path, present in logs.by_directory().items()
     }
-    usages = await request.broker.executors.run_io(_usages, list(found))
-    return DescribeLogDirsResponse(
-        throttle_time_ms=0,
-        results=(
-            *(
-                _failed(path, usage) if isinstance(usage, StorageError) else _directory(path, found[path], usage)
-                for path, usage in usages.items()
-            ),
-            *(_failed(path, error) for path, error in logs.failed_directories().items()),
-        ),
-    )
+    return found, _usages(found)
 
 
 def _usages(paths: Iterable[Path]) -> dict[Path, tuple[int, int] | StorageError]:

@@ -3,7 +3,8 @@
 A thread copies a log into ``<target>/<topic>-<partition>.<unique>-future``, while the log is used. At the end the
 thread stops the appends for a moment, and:
 
-1. copies the rest, syncs the copy, and writes the checkpoints of the target directory with the partition;
+1. copies the rest of the last segment, syncs the copy, and writes the checkpoints of the target directory with the
+   partition;
 2. renames the copy to ``...-moved``. From here on a start completes the next steps;
 3. renames the old directory to ``...-delete``, and the copy to ``<topic>-<partition>``.
 
@@ -244,16 +245,12 @@ class DirectoryMoves:
         write_topic_id(self._files, target.path / name, log.topic_id)
         future = self._futures[key] = log.future(target.path / name)
         try:
-            while copied := future.copy_some(_COPY_BYTES):
+            for copied in future.steps(_COPY_BYTES):
                 with self._workers.changed:  # another rate ends the wait
                     self._throttle.use(copied)
-                if self._workers.is_stopping:
+                if self._workers.is_stopping or self._workers.must_end(key):
                     return
-                if self._workers.must_end(key):
-                    break
-            else:
-                self._switch(key, log, future, target)
-                return
+            self._switch(key, log, future, target)
         finally:
             del self._futures[key]
             if self._workers.is_stopping:

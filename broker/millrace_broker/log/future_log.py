@@ -4,18 +4,19 @@ Invariants:
 
 - The copied bytes of a segment are its first published bytes, as long as the log has the same ``Segment``. A segment
   that was truncated or cleaned is another ``Segment``, and is copied again.
-- Appends, truncations, retention and cleaning go on while ``copy_some`` copies. Only ``take_over`` takes the locks.
+- Appends, truncations, retention and cleaning go on while ``copy_some`` copies. Only ``take_over`` takes the locks. The
+  files of sealed segments are copied and synced before, so that it takes the same short time for any number of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 from millrace.segments.names import SEGMENT_SUFFIXES, SNAPSHOT, segment_file_name
 from millrace_broker.log.checkpoints import LEADER_EPOCHS, write_epochs
-from millrace_broker.log.files import File, Files, replace_file
+from millrace_broker.log.files import File, Files
 from millrace_broker.log.leader_epoch_cache import LeaderEpochFileCache
 from millrace_broker.log.local_log import LocalLog
 from millrace_broker.log.producer_state_manager import ProducerStateManager
@@ -28,13 +29,16 @@ _COPY_BYTES: Final = 2**20
 
 
 class _SegmentCopy:
-    """The copy of one segment's ``.log``."""
+    """The copy of one segment."""
 
     def __init__(self, segment: Segment, file: File) -> None:
         self.segment: Final = segment
         self.file: Final = file
         self.size_bytes = 0
         self.is_synced = False
+        """True if the ``.log`` is synced and closed, because the segment is sealed."""
+        self.has_small_files = False
+        """True if the indexes and the producer snapshot are there, synced."""
 
     def sync(self) -> None:
         """Sync and close the file, to which nothing is added."""
@@ -88,14 +92,39 @@ class FutureLog:
                 copy.file.write(copy.size_bytes, [content])
                 copy.size_bytes += len(content)
                 return len(content)
-            if number + 1 < len(segments) and not copy.is_synced:
-                # Sealed segments are synced before ``finish``, during which the log takes no appends.
+            if number + 1 < len(segments):
                 copy.sync()
         return 0
 
+    def steps(self, max_bytes: int) -> Iterator[int]:
+        """Copy all that can be copied while the log is used; yields the bytes of each step.
+
+        Raises the errors of ``copy_some``.
+        """
+        while copied := self.copy_some(max_bytes):
+            yield copied
+        for copy in list(self._copies.values()):
+            if copy.is_synced:
+                yield self._copy_small_files(copy)
+            else:
+                copy.file.sync()
+
+    def _copy_small_files(self, copy: _SegmentCopy) -> int:
+        """Copy the small files and the time of a sealed segment; returns their bytes."""
+        if copy.has_small_files:
+            return 0
+        base_offset, modified_ms = copy.segment.base_offset, self._files.modified_ms(copy.segment.path)
+        if modified_ms is not None:
+            self._files.set_modified_ms(self._path(base_offset, _LOG), modified_ms)
+        size_bytes = sum(self._copy_file(segment_file_name(base_offset, suffix)) for suffix in (*_INDEXES, SNAPSHOT))
+        copy.has_small_files = True
+        return size_bytes
+
     def _copy_of(self, segment: Segment) -> _SegmentCopy:
         copy = self._copies.get(segment.base_offset)
-        if copy is not None and copy.segment is segment:
+        # A truncation may let a sealed segment grow again.
+        grows_again = copy is not None and copy.is_synced and copy.size_bytes < segment.size_bytes
+        if copy is not None and copy.segment is segment and not grows_again:
             return copy
         if copy is not None:
             self._drop(segment.base_offset)
@@ -106,7 +135,8 @@ class FutureLog:
 
     def _drop(self, base_offset: int) -> None:
         self._copies.pop(base_offset).file.close()
-        self._files.remove(self._path(base_offset, _LOG))
+        for suffix in (*SEGMENT_SUFFIXES, SNAPSHOT):
+            self._files.remove(self._path(base_offset, suffix))
 
     def take_over(self, take_place: Callable[[], Path]) -> None:
         """Finish the copy and let it be the log. ``take_place`` renames the directories and returns the new one.
@@ -131,28 +161,34 @@ class FutureLog:
             local.offsets.advance_recovery_point(local.offsets.end)
 
     def _finish(self) -> None:
-        """Copy what is left, indexes and states too, and sync all."""
+        """Copy what is left, the states too, and sync all."""
         while self.copy_some(_COPY_BYTES):
             pass
-        old = self._local.directory
         for copy in self._copies.values():
-            segment = copy.segment
-            modified_ms = self._files.modified_ms(segment.path)
             copy.sync()
-            if modified_ms is not None:
-                self._files.set_modified_ms(self._path(segment.base_offset, _LOG), modified_ms)
-            for suffix in _INDEXES:
-                self._copy_file(old, segment_file_name(segment.base_offset, suffix))
-        for offset in snapshot_offsets(self._files.names(old)):
-            self._copy_file(old, segment_file_name(offset, SNAPSHOT))
+            self._copy_small_files(copy)
+        names = self._files.names
+        wanted = set(snapshot_offsets(names(self._local.directory)))
+        copied = set(snapshot_offsets(names(self.directory)))
+        for offset in copied - wanted:
+            self._files.remove(self._path(offset, SNAPSHOT))
+        for offset in wanted - copied:
+            self._copy_file(segment_file_name(offset, SNAPSHOT))
         write_snapshot_file(self._files, self.directory, self._local.offsets.end, self._producers.states)
         write_epochs(self._files, self.directory / LEADER_EPOCHS, self._epoch_cache.epochs.entries)
         self._files.sync_directory(self.directory)
 
-    def _copy_file(self, old: Path, name: str) -> None:
-        content = self._files.read_bytes(old / name)
-        if content is not None:
-            replace_file(self._files, self.directory / name, content)
+    def _copy_file(self, name: str) -> int:
+        """Copy a small file, synced; returns its size. The caller syncs the directory."""
+        content = self._files.read_bytes(self._local.directory / name)
+        if content is None:
+            return 0
+        file = self._files.open(self.directory / name, create=True)
+        file.truncate(0)
+        file.write(0, [content])
+        file.sync()
+        file.close()
+        return len(content)
 
     def close(self) -> None:
         """Close the files of an unfinished copy, which stay on the disk."""

@@ -22,6 +22,7 @@ from millrace.segments.names import FUTURE_DIRECTORY, MOVED_DIRECTORY, directory
 from millrace_broker.log import Files, LogManager, OsFiles, PartitionLog
 from millrace_broker.log.cleaning.log_cleaner import CleanerSettings
 from millrace_broker.log.data_directory import DataDirectory
+from millrace_broker.log.files import OsFile
 from millrace_broker.log.log_directories import PREFERRED_MAX
 from millrace_broker.log.partition_metadata import write_topic_id
 
@@ -145,8 +146,11 @@ def test_a_copy_of_a_log_that_changes_is_the_log(tmp_path: Path, clock: Any, see
                 manager.truncate({KEY: chance.randint(log.log_start_offset, log.log_end_offset)})
             case 3 if chance.random() < 0.3:
                 manager.delete_records(*KEY, chance.randint(log.log_start_offset, log.high_watermark))
-            case 4 | 5:
+            case 4:
                 future.copy_some(chance.choice((100, 5000, 2**20)))
+            case 5:
+                for _ in itertools.islice(future.steps(2**20), chance.randrange(20)):
+                    pass
             case _:
                 record = Record(key=None, value=chance.randbytes(chance.randrange(3000)), timestamp_ms=1)
                 log.append(build_rows_batch([record]), leader_epoch=epoch)
@@ -160,6 +164,38 @@ def test_a_copy_of_a_log_that_changes_is_the_log(tmp_path: Path, clock: Any, see
     again = open_manager(tmp_path, clock)
     assert content(again.logs()[0]) == before
     again.close()
+
+
+def test_appends_wait_for_the_same_few_syncs_whatever_the_number_of_segments(
+    tmp_path: Path, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syncs: list[Path] = []
+    sync, sync_directory = OsFile.sync, OsFiles.sync_directory
+    monkeypatch.setattr(OsFile, "sync", lambda file: (syncs.append(file._path), sync(file)))
+    monkeypatch.setattr(
+        OsFiles, "sync_directory", lambda files, path: (syncs.append(path), sync_directory(files, path))
+    )
+    while_stopped = []
+    for segments in (3, 12):
+        manager = open_manager(tmp_path / str(segments), clock)
+        log = manager.create_log("orders", TOPIC_ID, 0)
+        for sequence in range(segments):
+            log.append(produced(sequence))
+            log.roll()
+        log.append(produced(segments))
+        target = directory_of(manager, "b")
+        name = target.path / directory_name_under_way(*KEY, uuid4().hex, FUTURE_DIRECTORY)
+        OsFiles().make_directory(name)
+        write_topic_id(OsFiles(), name, TOPIC_ID)
+        future = log.future(name)
+        assert sum(future.steps(2**20)) > log.size_bytes
+        log.append(produced(segments + 1))
+        manager.moves._targets[KEY] = target
+        syncs.clear()
+        manager.moves._switch(KEY, log, future, target)
+        while_stopped.append(len(syncs))
+        manager.close()
+    assert while_stopped[0] == while_stopped[1] < 30
 
 
 def test_a_cancelled_move_leaves_nothing(manager: LogManager, tmp_path: Path) -> None:
