@@ -1,9 +1,9 @@
 """A broker's logs on a simulated disk, and their promises.
 
 A seed drives them. ``World.run`` works on two topics, one of them compacted. It appends, rolls, flushes, applies
-retention, compacts, truncates, writes checkpoints, restarts cleanly, and deletes and creates topics. Before each change
-of the disk it may draw what a kill or a power failure would leave there, and pass that to ``check``. Now and then it
-continues from there.
+retention, compacts, truncates, writes checkpoints, restarts cleanly, and deletes and creates topics. Retention and
+truncation come on a full disk now and then. Before each change of the disk it may draw what a kill or a power failure
+would leave there, and pass that to ``check``. Now and then it continues from there.
 
 These rules are checked on such a disk:
 
@@ -17,8 +17,9 @@ These rules are checked on such a disk:
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -27,7 +28,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from millrace.config.topic import TopicConfig
-from millrace.errors import UnknownSchemaError
+from millrace.errors import DiskFullError, UnknownSchemaError
 from millrace.records import (
     ControlType,
     EndTransactionMarker,
@@ -309,7 +310,8 @@ class World:
     def _retain(self) -> None:
         if (found := self._any()) and not found[1].is_compacted:
             found[0].config = self._config(found[1].topic, **{"retention.bytes": self.choose.randint(0, 3000)})
-            found[0].apply_retention()
+            with self._full_disk():
+                found[0].apply_retention()
             self._note(*found)
 
     def _truncate(self) -> None:
@@ -326,7 +328,9 @@ class World:
         whole = [header.next_offset for _, _, header in batches(log) if header.next_offset <= offset]
         partition.end_max = partition.end
         partition.end = partition.synced = min(partition.synced, max(whole, default=0))
-        assert self.manager.truncate({(partition.topic, 0): offset}) == {}
+        with self._full_disk():
+            failed = self.manager.truncate({(partition.topic, 0): offset})
+        assert all(isinstance(error, DiskFullError) for error in failed.values()), failed
         log.release_watermark()
         partition.end, partition.synced = log.log_end_offset, min(partition.synced, log.log_end_offset)
         partition.end_max = 0
@@ -336,6 +340,16 @@ class World:
         partition.transactional_sequence = last_sequence(log, TRANSACTIONAL) + 1
         self.verify(log, partition, promised=partition.end)
         self._note(log, partition)
+
+    @contextlib.contextmanager
+    def _full_disk(self) -> Iterator[None]:
+        """Let the disk be full now and then, while the log frees space or truncates."""
+        if self.choose.random() < 0.3:
+            self.disk.fill(DATA)
+        try:
+            yield
+        finally:
+            self.disk.mend()
 
     def _clean(self) -> None:
         if (found := self._any()) and found[1].is_compacted:
