@@ -33,7 +33,9 @@ class UserFunctionError(MillraceError):
     """Error in a user's function, or a wrong value from it.
 
     The message names the node and the record's position. ``node``, ``topic``, ``partition`` and ``offset`` have the
-    same as data. They are None if the error does not belong to one record.
+    same as data. They are None if the error does not belong to one record. ``released`` identifies a result that failed
+    and that a record had only released: the record's root mark, and the result's number (``steps.flow.RELEASED``).
+    ``alike`` are the errors of other results of that record, on which the function fails independently of this one.
     """
 
     code = 1103
@@ -46,6 +48,7 @@ class UserFunctionError(MillraceError):
         topic: str | None = None,
         partition: int | None = None,
         offset: int | None = None,
+        released: tuple[int, int] | None = None,
     ) -> None:
         """Create the error with a message that names all of these."""
         super().__init__(message)
@@ -53,6 +56,8 @@ class UserFunctionError(MillraceError):
         self.topic = topic
         self.partition = partition
         self.offset = offset
+        self.released = released
+        self.alike: list[UserFunctionError] = []
 
 
 class IncompatibleStateError(MillraceError):

@@ -9,14 +9,19 @@ record, which fails itself further on. So after a failure, the records before th
 If they succeed, the record is bad. Parts that succeed are ended like batches of their own and are not repeated. The
 next part is twice as long. So a batch with many bad records takes a few short runs for each of them. A batch with one
 bad record takes about as long as three runs of a good batch.
+
+If a result fails that a record only released (``steps.flow.RELEASED``), the result becomes the dead letter, and not the
+record. Otherwise each later record would release the same result, and fail. The record is run again, and the result
+leaves its store without any other effect. Each bad result takes such a run. Those that cannot depend on each other
+(``Inputs.apart``), and fail in the same function call, take one together.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import polars as pl
@@ -30,7 +35,7 @@ from millrace_streams.runners.output import HEADERS_TYPE
 from millrace_streams.runners.packed_rows import OUT, Packed
 from millrace_streams.runners.shuffle import Roots
 from millrace_streams.steps.batch import TIMESTAMP, Rows
-from millrace_streams.steps.flow import ROOT, Flow
+from millrace_streams.steps.flow import ROOT, Flow, LeftOut
 from millrace_streams.steps.task import Task, TaskResult, merged
 
 DEAD_LETTERS: Final = "dead letters"
@@ -67,7 +72,11 @@ RECORDS: Final = pa.schema(
 
 
 class DeadLetter(NamedTuple):
-    """Failed record with its position, the failing node and the reason."""
+    """Failed record with its position, the failing node and the reason.
+
+    A released result has the position of the record that released it. Without one (a punctuation by wall clock), the
+    topic is empty, and partition and offset are -1.
+    """
 
     topic: str
     partition: int
@@ -93,26 +102,44 @@ def packed_letters(letters: Sequence[DeadLetter], bucket: int) -> Iterator[Packe
         yield Packed(OUT, bucket, DEAD_LETTERS, rows=len(letters), payload=pack_frame(frame))
 
 
+class RunPart(Protocol):
+    """Run of a part of a batch through a task.
+
+    Released rows in ``aside`` are left out.
+    """
+
+    def __call__(self, task: Task, arrivals: Mapping[str, Flow], *, aside: Collection[tuple[int, int]]) -> TaskResult:
+        """Run the part."""
+        ...
+
+
 def run_without_bad(
-    run: Callable[[Task, Mapping[str, Flow]], TaskResult],
+    run: RunPart,
     tasks: Tasks,
     arrivals: Mapping[str, Flow],
     roots: Roots,
     topics: Sequence[str],
 ) -> tuple[TaskResult, list[DeadLetter]]:
-    """Run a batch without the records that fail. Raises ``UserFunctionError`` if no single record is the cause."""
+    """Run a batch without the records and released results that fail.
+
+    Raises ``UserFunctionError`` if none of them is the cause.
+    """
     numbers = np.unique(np.concatenate([flow.marks[:, ROOT] for flow in arrivals.values()]))
     letters: list[DeadLetter] = []
     results: list[TaskResult] = []
     start, length = 0, len(numbers)
     bad: UserFunctionError | None = None
-    """Error of the record that follows the current part."""
+    """Error of the record that follows the current part, or of a result that it releases."""
+    aside: dict[tuple[int, int], UserFunctionError] = {}
+    """Bad results that the first record of the current part releases."""
     while start < len(numbers) or not results:
         task, part = tasks.begin(), numbers[start : start + length]
         try:
-            result = run(task, _of_roots(arrivals, part))
+            result = run(task, _of_roots(arrivals, part), aside=aside)
         except UserFunctionError as error:
             root = roots.find(error.topic, error.partition, error.offset, topics)
+            if error.released is not None:
+                root, _ = error.released
             if root is None:
                 raise
             bad, length = error, int(np.searchsorted(part, root))
@@ -122,11 +149,18 @@ def run_without_bad(
         else:
             tasks.end(task, result)
             results.append(result)
+            letters += (_letter_of_result(aside[left.root, left.number], left) for left in result.left_out)
+            aside = {}
         start += len(part)
         length = max(2 * len(part), 1)
-        if bad is not None:
+        if bad is not None and bad.released is not None:
+            # Results with later numbers may differ without this one, so they must fail again.
+            aside = {each: error for each, error in aside.items() if each < bad.released}
+            aside.update({error.released: error for error in (bad, *bad.alike) if error.released is not None})
+        elif bad is not None:
             letters.append(_letter(bad, arrivals, int(numbers[start])))
-            bad, start = None, start + 1
+            start, aside = start + 1, {}
+        bad = None
     return merged(results, task.stores), letters
 
 
@@ -144,18 +178,23 @@ def _letter(error: UserFunctionError, arrivals: Mapping[str, Flow], root: int) -
     batch, row = next(
         (flow.batch, rows[0]) for flow in arrivals.values() if len(rows := np.flatnonzero(flow.marks[:, ROOT] == root))
     )
-    assert error.topic is not None
-    assert error.partition is not None
-    assert error.offset is not None
+    return _letter_of_row(error, batch.keys[row], batch.values[row], batch.times[row])
+
+
+def _letter_of_result(error: UserFunctionError, left_out: LeftOut) -> DeadLetter:
+    return _letter_of_row(error, left_out.key, left_out.value, left_out.time_ms)
+
+
+def _letter_of_row(error: UserFunctionError, key: Any, value: Any, time_ms: int) -> DeadLetter:
     return DeadLetter(
-        error.topic,
-        error.partition,
-        error.offset,
+        error.topic or "",
+        -1 if error.partition is None else error.partition,
+        -1 if error.offset is None else error.offset,
         error.node or "",
         error.message,
-        as_bytes(batch.keys[row]),
-        as_bytes(batch.values[row]),
-        batch.times[row],
+        as_bytes(key),
+        as_bytes(value),
+        time_ms,
     )
 
 

@@ -29,7 +29,7 @@ from millrace_streams.frames.evaluation import to_arrow
 from millrace_streams.layout import Layout
 from millrace_streams.state.hashing import hashable
 from millrace_streams.steps.batch import HEADERS, OFFSET, PARTITION, SEQUENCE, TIMESTAMP, TOMBSTONE, TOPIC, Batch, Rows
-from millrace_streams.steps.flow import CHANNEL, ROOT, Flow, Marks, Origin, in_order
+from millrace_streams.steps.flow import CHANNEL, FIXED, RELEASED, ROOT, Flow, Marks, Origin, in_order
 from millrace_streams.windows import Windowed
 
 ORDER: Final = "__order"
@@ -148,6 +148,12 @@ def arrive(
         marks = _marks(frame, numbers[start : start + frame.height], forks)
         start += frame.height
         flows[name] = _in_order(frame, marks, layouts[name])
+    # Several buckets may have released results of one record, so each row gets a number of its own.
+    number = 0
+    for flow in flows.values():
+        released = np.flatnonzero(flow.marks[:, RELEASED])
+        flow.marks[released, RELEASED] = np.arange(number + 1, number + 1 + len(released))
+        number += len(released)
     return flows, roots
 
 
@@ -214,7 +220,7 @@ def _never_back(order: Rows, begins: Rows) -> Rows:
 
 
 def _marks(frame: pl.DataFrame, roots: Rows, forks: int) -> Marks:
-    marks = np.zeros((frame.height, CHANNEL + 1 + forks), dtype=np.int64)
+    marks = np.zeros((frame.height, FIXED + forks), dtype=np.int64)
     marks[:, ROOT] = roots
     for place in range(ROOT + 1, marks.shape[1]):
         if (name := f"{_MARK}{place}") in frame.columns:

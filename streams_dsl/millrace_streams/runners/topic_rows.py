@@ -21,7 +21,7 @@ from millrace_streams.graph import Produced, RepartitionNode, TopicSinkNode
 from millrace_streams.layout import KEY, OPAQUE_SHAPE, VALUE, Layout
 from millrace_streams.serdes import RowSerde, Serde, serde_of_field
 from millrace_streams.steps.batch import TIMESTAMP, TOPIC, Batch
-from millrace_streams.steps.flow import ROOT, Flow, Origin, failure_of
+from millrace_streams.steps.flow import Flow, Origin
 from millrace_streams.windows import Windowed
 
 _START: Final = struct.Struct(">q")
@@ -52,9 +52,7 @@ class OpaqueRows:
         try:
             columns = {KEY: self._keys(batch), VALUE: self._values(batch)}
         except _UnwritableError as error:
-            root = int(flow.marks[error.row, ROOT])
-            place = origin(root) if root >= 0 else None  # None: a wall-clock punctuation
-            raise failure_of(self.node, str(error), place, batch.times[error.row]) from error.__cause__
+            raise flow.failure(self.node, str(error), error.row, origin) from error.__cause__
         reserved = [TIMESTAMP, TOPIC] if TOPIC in batch.frame.columns else [TIMESTAMP]
         frame = pl.DataFrame(pa.table(columns)).with_columns(batch.frame[reserved])
         return Flow(Batch.of_frame(WRITTEN, frame), flow.marks)

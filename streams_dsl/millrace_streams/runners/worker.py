@@ -7,7 +7,7 @@ a stream, this process for a batch.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import NamedTuple, cast
@@ -173,17 +173,28 @@ class WorkerStage:
             frames.setdefault(run.target, []).append(run)
         arrivals, roots = self.arrive({name: _unpacked(found) for name, found in sorted(frames.items())}, bucket)
         if self.puts_aside:
-            run_part = partial(self.run_flows, roots=roots)
+            run_part = partial(self.run_flows, roots=roots, wall_clock_ms=_now_ms())
             return Outcome(*run_without_bad(run_part, tasks, arrivals, roots, self.topics), roots)
         task = tasks.begin()
-        result = self.run_flows(task, arrivals, roots)
+        result = self.run_flows(task, arrivals, roots, wall_clock_ms=_now_ms())
         tasks.end(task, result)
         return Outcome(result, [], roots)
 
-    def run_flows(self, task: Task, arrivals: Mapping[str, Flow], roots: Roots) -> TaskResult:
-        """Run flows through a task, and convert the output of sinks to topics of bytes."""
+    def run_flows(
+        self,
+        task: Task,
+        arrivals: Mapping[str, Flow],
+        roots: Roots,
+        *,
+        wall_clock_ms: int,
+        aside: Collection[tuple[int, int]] = (),
+    ) -> TaskResult:
+        """Run flows through a task, and convert the output of sinks to topics of bytes.
+
+        ``aside`` has the released rows to leave out.
+        """
         origin = roots.origin(self.topics)
-        result = task.run(arrivals, origin, wall_clock_ms=time.time_ns() // 1_000_000)
+        result = task.run(arrivals, origin, wall_clock_ms=wall_clock_ms, aside=aside)
         written = {name: writer.written(result.outputs[name], origin) for name, writer in self.writers.items()}
         return replace(result, outputs={**result.outputs, **written})
 
@@ -231,6 +242,10 @@ def query_id_of_task() -> str:
 
     task = TaskContext.get()
     return "" if task is None else task.getLocalProperty(QUERY_ID) or ""
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _ending(send: Send) -> Operator:
@@ -351,7 +366,7 @@ class SourceRun:
         forks = worker_stage.steps.fork_count
         arrivals, roots = arrive({head: frame}, layouts, worker_stage.topic_of, partition, forks)
         task = worker_stage.task(partition)
-        result = worker_stage.run_flows(task, arrivals, roots)
+        result = worker_stage.run_flows(task, arrivals, roots, wall_clock_ms=_now_ms())
         yield from worker_stage.packed(Outcome(result, [], roots), partition)
         yield Packed(OUT, partition, dropped=total_dropped(result))
 

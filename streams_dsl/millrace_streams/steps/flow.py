@@ -8,6 +8,8 @@ with several inputs. So every row on an edge has *marks*, a row of whole numbers
 * ``REPARTITIONS`` (the number of repartitions), ``TURN`` and ``CHANNEL`` (the number of the last one), which only a
   repartition changes. Rows through a topic come after all direct rows of the same record. Of several topics, one record
   of each is taken in turn;
+* ``RELEASED``, which has no part in the order. A row that waited in a store until time had advanced, such as a final
+  result, has a number among those that its input record released. Rows made of it inherit the number. Others have 0;
 * one for each fork whose branches meet again: the row's place at the fork, and its branch.
 
 A step does not know marks. It names the causing input row of each output row, which inherits its marks.
@@ -15,7 +17,7 @@ A step does not know marks. It names the causing input row of each output row, w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -36,7 +38,8 @@ ROOT: Final = 0
 REPARTITIONS: Final = 1
 TURN: Final = 2
 CHANNEL: Final = 3
-FIXED: Final = 4
+RELEASED: Final = 4
+FIXED: Final = 5
 """Number of marks that every row has; those of forks follow."""
 LAST: Final = 2**62
 """A mark after all others."""
@@ -52,6 +55,55 @@ class Origin(NamedTuple):
     partition: int
     offset: int
     headers: Headers = ()
+
+
+class LeftOut(NamedTuple):
+    """A released row that was left out of a batch.
+
+    ``root`` is the mark of the record that released it, and ``number`` its number among those (``RELEASED``).
+    """
+
+    root: int
+    number: int
+    key: Any
+    value: Any
+    time_ms: int
+
+
+@dataclass(slots=True)
+class Releases:
+    """Released rows of a run, with their numbers.
+
+    ``aside`` identifies the rows to leave out by root mark and number. ``left_out`` collects them.
+    """
+
+    aside: Collection[tuple[int, int]] = ()
+    left_out: list[LeftOut] = field(default_factory=list)
+    _newest: dict[int, int] = field(default_factory=dict)
+
+    def arrived(self, marks: Marks) -> None:
+        """Note the numbers of rows that an earlier stage released, so that new ones differ from them."""
+        rows = np.flatnonzero(marks[:, RELEASED])
+        for root, number in marks[rows][:, [ROOT, RELEASED]].tolist():
+            self._newest[root] = max(self._newest.get(root, 0), number)
+
+    def number(self, marks: Marks, rows: Sequence[int] | Rows) -> None:
+        """Give released rows their numbers. The root marks of these rows must ascend."""
+        roots, counts = np.unique(marks[rows, ROOT], return_counts=True)
+        before = np.asarray([self._newest.get(root, 0) for root in roots.tolist()], dtype=np.int64)
+        marks[rows, RELEASED] = np.arange(1, len(rows) + 1) - np.repeat(np.cumsum(counts) - counts - before, counts)
+        self._newest.update(zip(roots.tolist(), (before + counts).tolist(), strict=True))
+
+    def kept(self, batch: Batch, marks: Marks, values: Sequence[Any] | None = None) -> Rows:
+        """Return the rows that are not left out. ``values`` are those of the rows left out, if not the batch's."""
+        if not self.aside:
+            return np.arange(batch.height)
+        rows = list(map(tuple, marks[:, [ROOT, RELEASED]].tolist()))
+        for row, (root, number) in enumerate(rows):
+            if (root, number) in self.aside:
+                value = (batch.values if values is None else values)[row]
+                self.left_out.append(LeftOut(root, number, batch.keys[row], value, batch.times[row]))
+        return np.asarray([row for row, found in enumerate(rows) if found not in self.aside], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +145,10 @@ class Flow:
         rows = np.asarray([row for row, name in enumerate(self.children) if name in (None, child)], dtype=np.int64)
         return Flow(self.batch.take(rows), self.marks[rows])
 
+    def failure(self, node: str, text: str, row: int, origin: Callable[[int], Origin]) -> UserFunctionError:
+        """Return the error of a node for a row; ``origin`` returns the position of an input record by its root mark."""
+        return _failure_at(node, text, self.marks[row], origin, self.batch.times[row])
+
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
@@ -112,7 +168,7 @@ class Inputs:
     The input has one batch per parent and the processing order of their rows. ``sides`` and ``rows`` name the parent
     and the row of each turn. With one parent, turn and row are equal. After the batches of the parents come the unsent
     changes (``State.unsent``) of tables that the step looks up. ``unsent`` has the parents to which these changes
-    belong.
+    belong. ``apart`` tells that no released row depends on another one, because no state came between.
     """
 
     batches: tuple[Batch, ...]
@@ -125,6 +181,8 @@ class Inputs:
     task: TaskId = FIRST_TASK
     application_id: str = ""
     unsent: tuple[int, ...] = ()
+    releases: Releases = field(default_factory=Releases)
+    apart: bool = False
 
     @property
     def batch(self) -> Batch:
@@ -165,14 +223,34 @@ class Inputs:
         Raises ``UserFunctionError`` with the node and the record's position; ``turns`` has the turns of the records.
         """
         results: list[Any] = []
-        with self.blaming(node, function) as place:
-            try:
-                # The list holds everything returned so far, so the failing record is known.
-                results.extend(map(function.call, *(columns if function.takes_key else columns[1:])))
-            except Exception:
-                place.turn = int(turns[len(results)])
-                raise
+        given = columns if function.takes_key else columns[1:]
+        try:
+            with self.blaming(node, function) as place:
+                try:
+                    # The list holds everything returned so far, so the failing record is known.
+                    results.extend(map(function.call, *given))
+                except Exception:
+                    place.turn = int(turns[len(results)])
+                    raise
+        except UserFunctionError as error:
+            if self.apart and error.released is not None:
+                rest = zip(turns[len(results) + 1 :], *(column[len(results) + 1 :] for column in given), strict=True)
+                error.alike = list(self._failures(node, function, rest, error.released))
+            raise
         return results
+
+    def _failures(
+        self, node: str, function: PythonFunction, rows: Iterable[tuple[Any, ...]], released: tuple[int, int]
+    ) -> Iterator[UserFunctionError]:
+        """Yield the errors of other results that the same record released, of rows given as turn and arguments."""
+        for turn, *arguments in rows:
+            if self.marks[turn, ROOT] == released[0] and self.marks[turn, RELEASED]:
+                try:
+                    with self.blaming(node, function) as place:
+                        place.turn = int(turn)
+                        function.call(*arguments)
+                except UserFunctionError as error:
+                    yield error
 
     def call_rows(self, node: str, function: PythonFunction) -> list[Any]:
         """Call a user's function for all rows of the only parent."""
@@ -221,18 +299,42 @@ class Inputs:
     def failure(self, node: str, text: str, turn: int | None) -> UserFunctionError:
         """Return the error for the record of a turn; without such a turn, an error without a record."""
         if turn is None or turn >= len(self.rows):
-            return failure_of(node, text, None)
+            return UserFunctionError(f"{node}: {text} (no record)", node=node)
         time_ms = self.batches[self.sides[turn]].times[self.rows[turn]]
-        return failure_of(node, text, self.origin_of(turn), time_ms)
+        return _failure_at(node, text, self.marks[turn], self.origin, time_ms)
+
+    def release(
+        self, batch: Batch, marks: Marks, rows: Sequence[int] | Rows, values: Sequence[Any] | None = None
+    ) -> tuple[Inputs, Rows]:
+        """Return a step's rows as the input of its remaining work, and which of them are not left out.
+
+        Those of ``rows`` were released and get numbers in ``marks``. ``values`` are as in ``Releases.kept``.
+        """
+        self.releases.number(marks, rows)
+        kept = self.releases.kept(batch, marks, values)
+        if len(kept) < batch.height:
+            batch, marks = batch.take(kept), marks[kept]
+        sides = np.zeros(len(kept), dtype=np.int64)
+        return replace(self, batches=(batch,), marks=marks, sides=sides, rows=np.arange(len(kept))), kept
+
+    def released(self, output: Output, rows: Sequence[int] | Rows) -> Output:
+        """Return a step's output, of which ``rows`` were released, with their numbers and without those left out."""
+        rest, _ = self.release(output.batch, self.marks[np.asarray(output.causes, dtype=np.int64)], rows)
+        return Output(rest.batch, dropped=output.dropped, marks=rest.marks)
 
 
-def failure_of(node: str, text: str, origin: Origin | None, time_ms: int = 0) -> UserFunctionError:
-    """Return the error of a node for the record at an origin; without one, an error without a record."""
-    if origin is None:
-        return UserFunctionError(f"{node}: {text} (no record)", node=node)
-    topic, partition, offset, _ = origin
+def _failure_at(node: str, text: str, marks: Marks, origin: Callable[[int], Origin], time_ms: int) -> UserFunctionError:
+    """Return the error of a node for a row, given by its marks."""
+    # A reader's rows have only the root mark, because nothing is released before the task.
+    root, number = int(marks[ROOT]), int(marks[RELEASED]) if len(marks) > RELEASED else 0
+    released = (root, number) if number else None
+    if root < 0:  # a result of a wall-clock punctuation
+        return UserFunctionError(f"{node}: {text} (no record)", node=node, released=released)
+    topic, partition, offset, _ = origin(root)
     where = f"record of topic {topic}, partition {partition}, offset {offset}, timestamp {time_ms}"
-    return UserFunctionError(f"{node}: {text} ({where})", node=node, topic=topic, partition=partition, offset=offset)
+    return UserFunctionError(
+        f"{node}: {text} ({where})", node=node, topic=topic, partition=partition, offset=offset, released=released
+    )
 
 
 @dataclass(slots=True)
@@ -337,5 +439,6 @@ def interleave(flows: Sequence[Flow]) -> tuple[Marks, Rows, Rows]:
 
 def in_order(marks: Marks) -> Rows:
     """Return the rows of marks in processing order. Most marks are equal in all rows, and are not compared."""
-    differing = [mark for mark in marks.T if len(mark) and (mark != mark[0]).any()]
+    compared = (mark for place, mark in enumerate(marks.T) if place != RELEASED)
+    differing = [mark for mark in compared if len(mark) and (mark != mark[0]).any()]
     return np.lexsort(differing[::-1]) if differing else np.arange(len(marks))

@@ -174,7 +174,8 @@ class FoldStep:
             state.unsent[self.node.store] = self._results(changes.output(self.kept), inputs).flow(inputs)
         if self.node.emit == "last":
             output = output.last_of_keys()
-        return self._results(output, inputs)
+        results = self._results(output, inputs)
+        return inputs.released(results, range(results.batch.height)) if self.node.on_close else results
 
     def _results(self, output: Output, inputs: Inputs) -> Output:
         """Return rows of the table, in order, from those of the store."""

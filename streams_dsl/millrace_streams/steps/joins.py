@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,12 @@ from millrace_streams.expressions import LEFT, RIGHT, Expression
 from millrace_streams.frames.codec import key_cells, value_columns_of
 from millrace_streams.frames.evaluation import to_polars
 from millrace_streams.functions import PythonFunction
-from millrace_streams.graph import Joiner
+from millrace_streams.graph import Joiner, Node
 from millrace_streams.layout import WINDOW_END, WINDOW_START, Layout
 from millrace_streams.steps.batch import TIMESTAMP, Batch, Rows
 from millrace_streams.steps.expiry import Expiry
-from millrace_streams.steps.flow import Inputs
-from millrace_streams.steps.operator import State, keys_as_columns
+from millrace_streams.steps.flow import Inputs, Output
+from millrace_streams.steps.operator import State, keys_as_columns, typed
 from millrace_streams.stores import VersionedStore
 from millrace_streams.stores.base import Stored
 from millrace_streams.stores.versioned import Versions
@@ -166,6 +166,29 @@ class Joining:
         whole = frame.select(*left.key_columns, TIMESTAMP).with_columns(sides)
         joined = whole.select(*left.key_columns, TIMESTAMP, *kept, *computed.values())
         return Batch.of_frame(self.result, joined)
+
+    def join_released(
+        self,
+        node: Node,
+        inputs: Inputs,
+        causes: Sequence[int] | Rows,
+        records: Batch,
+        others: list[Any],
+        released: Sequence[int],
+    ) -> Output:
+        """Join records, given with the turns that caused them, of which those in ``released`` had waited.
+
+        Raises ``UserFunctionError``.
+        """
+        marks = inputs.marks[np.asarray(causes, dtype=np.int64)]
+        waited = None
+        if inputs.releases.aside:  # A record of the right side of an outer join has no left value.
+            waited = [other if value is None else value for value, other in zip(records.values, others, strict=True)]
+        rest, kept = inputs.release(records, marks, released, waited)
+        if len(kept) < len(others):
+            others = [others[row] for row in kept.tolist()]
+        joined = self.join(rest, rest.rows, rest.batch, Partners(others))
+        return replace(typed(node, Output(joined), rest), marks=rest.marks)
 
     def join_lists(
         self, inputs: Inputs, turns: Sequence[int], left: Layout, keys: list[Any], values: list[Any], others: list[Any]

@@ -9,7 +9,7 @@ import numpy as np
 from millrace_streams.graph import ForEachNode, PeekNode, RepartitionNode
 from millrace_streams.layout import Layout
 from millrace_streams.steps.batch import Batch, concatenate
-from millrace_streams.steps.flow import CHANNEL, FIXED, REPARTITIONS, ROOT, TURN, Inputs, Output
+from millrace_streams.steps.flow import CHANNEL, RELEASED, REPARTITIONS, ROOT, TURN, Inputs, Output
 from millrace_streams.steps.operator import State, StatelessStep
 
 
@@ -95,5 +95,5 @@ class RepartitionStep(StatelessStep):
         through[:, REPARTITIONS] = marks[:, REPARTITIONS] + 1
         through[:, TURN] = np.arange(len(marks)) - begins
         through[:, CHANNEL] = self.number
-        through[:, FIXED:] = 0
+        through[:, RELEASED] = marks[:, RELEASED]
         return Output(batch, marks=through)

@@ -26,7 +26,7 @@ from millrace_streams.processors import (
 )
 from millrace_streams.serdes import STRING, RowSerde
 from millrace_streams.steps.batch import Batch
-from millrace_streams.steps.flow import FIXED, LAST, Emitted, Inputs, Marks, Origin, Output
+from millrace_streams.steps.flow import FIXED, LAST, RELEASED, Emitted, Inputs, Marks, Origin, Output
 from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, typed
 from millrace_streams.steps.process_stores import view_of
 from millrace_streams.steps.process_tables import TableReads, TableRows, TableVersions
@@ -305,8 +305,11 @@ class ProcessStep:
     def _output(self, inputs: Inputs, node: ProcessNode, context: Context, marks: Marks) -> Output:
         output = context.out.output(self.operator.result)
         children = context.children if any(context.children) else None
-        found = typed(node, output, inputs)
-        return Output(found.batch, marks=marks[np.asarray(output.causes, dtype=np.int64)], children=children)
+        causes = np.asarray(output.causes, dtype=np.int64)
+        rest, kept = inputs.release(output.batch, marks[causes], np.flatnonzero(causes >= len(inputs.rows)))
+        if children is not None:
+            children = [children[row] for row in kept.tolist()]
+        return Output(typed(node, Output(rest.batch), rest).batch, marks=rest.marks, children=children)
 
     @property
     def _node(self) -> ProcessNode:
@@ -327,7 +330,7 @@ def _events(arrivals: Marks, rows: Marks, after: Marks) -> list[int]:
     """
     marks = np.concatenate([rows, after, arrivals])
     turns = np.repeat(np.asarray([1, 2, 0], dtype=np.int64), [len(rows), len(after), len(arrivals)])
-    keys = [turns, *(marks[:, column] for column in range(FIXED))]
+    keys = [turns, *(marks[:, column] for column in range(RELEASED))]
     order: list[int] = np.lexsort([keys[0], *reversed(keys[1:])]).tolist()
     return order
 

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 from millrace_streams.graph import StreamStreamJoinNode
 from millrace_streams.steps.batch import Batch
 from millrace_streams.steps.flow import Emitted, Inputs, Output
-from millrace_streams.steps.joins import Joining, Partners
-from millrace_streams.steps.operator import AnyStoreSpec, Operator, State, typed
+from millrace_streams.steps.joins import Joining
+from millrace_streams.steps.operator import AnyStoreSpec, Operator, State
 from millrace_streams.stores import RecordStore, StoreSpec, TimeBuffer
 from millrace_streams.stores.entries import WaitingForPartner
 from millrace_streams.windows import FOREVER_MS
@@ -63,8 +63,8 @@ class StreamStreamJoinStep:
         left, right = self.operator.inputs
         records = Batch.of_lists(left, out.keys, out.values, out.times)
         joining = Joining(node.name, node.joiner, right, self.operator.result)
-        batch = joining.join(inputs, out.causes, records, Partners(join.others))
-        return typed(node, Output(batch, out.causes, out.dropped), inputs)
+        output = joining.join_released(node, inputs, out.causes, records, join.others, join.released)
+        return replace(output, dropped=out.dropped)
 
     def _records(self, state: State, name: str) -> RecordStore:
         store = state.stores[name]
@@ -83,7 +83,7 @@ class _Join:
     """Join of the records of a batch, one after the other.
 
     ``turn`` and ``side`` are those of the current record. ``out`` collects the left values of all pairs and ``others``
-    the right values. All pairs are joined at the end.
+    the right values; ``released`` are the numbers of those that had waited. All pairs are joined at the end.
     """
 
     node: StreamStreamJoinNode
@@ -91,6 +91,7 @@ class _Join:
     waiting: TimeBuffer
     out: Emitted
     others: list[Any] = field(default_factory=list)
+    released: list[int] = field(default_factory=list)
     order: _Order | None = None
     turn: int = 0
     side: int = _LEFT
@@ -186,6 +187,7 @@ class _Join:
         self.waiting.numbers[_OLDEST_WAITING] = self.order.seen_ms(over)
         for _, (side, key, time_ms) in over:
             for value in self.waiting.remove((side, key, time_ms)).values:
+                self.released.append(len(self.others))
                 self._emit(key, side, value, None, time_ms)
 
 

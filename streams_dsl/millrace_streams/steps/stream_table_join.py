@@ -6,7 +6,7 @@ The table may be a global table.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -55,18 +55,25 @@ class StreamTableJoinStep:
     def run(self, inputs: Inputs, state: State) -> Output:
         """Find the table's row of each record in order, then join all."""
         node = self._node
+        joining = Joining(node.name, node.joiner, self.operator.inputs[1], self.operator.result)
+        if node.buffer is not None:
+            released = _Released()
+            pairs = self._pairs_in_turn(inputs, state, released)
+            output = joining.join_released(
+                node, inputs, pairs.turns, pairs.records, pairs.partners.values, released.waited
+            )
+            return replace(output, dropped=pairs.dropped)
         if self._may_look_up_by_key(inputs, state):
             pairs = self._pairs_by_key(inputs, state)
         else:
-            pairs = self._pairs_in_turn(inputs, state)
-        joining = Joining(node.name, node.joiner, self.operator.inputs[1], self.operator.result)
+            pairs = self._pairs_in_turn(inputs, state, _Released())
         batch = joining.join(inputs, pairs.turns, pairs.records, pairs.partners)
-        # If no record waits and each is joined, rows equal turns.
-        is_row_by_row = node.buffer is None and len(pairs.turns) == len(inputs.rows)
+        # If each record is joined, rows equal turns.
+        is_row_by_row = len(pairs.turns) == len(inputs.rows)
         return typed(node, Output(batch, None if is_row_by_row else pairs.turns, pairs.dropped), inputs)
 
-    def _pairs_in_turn(self, inputs: Inputs, state: State) -> _Pairs:
-        """Look up record by record."""
+    def _pairs_in_turn(self, inputs: Inputs, state: State, released: _Released) -> _Pairs:
+        """Look up record by record; records whose wait has ended are added to ``released``."""
         node, found = self._node, _Found()
         if node.buffer is None:
             mapped = self._table_keys(inputs)
@@ -77,7 +84,7 @@ class StreamTableJoinStep:
             buffer = state.stores[node.buffer]
             assert isinstance(buffer, TimeBuffer)
             view = self._view(inputs, state, [*mapped, *(waiting.table_key for _, waiting in buffer.entries())])
-            records = self._find_in_time(inputs, mapped, buffer, view, found)
+            records = self._find_in_time(inputs, mapped, buffer, view, found, released)
         return _Pairs(found.turns, records, Partners(found.values), found.dropped)
 
     def _may_look_up_by_key(self, inputs: Inputs, state: State) -> bool:
@@ -153,11 +160,17 @@ class StreamTableJoinStep:
         found.turns = found.rows
 
     def _find_in_time(
-        self, inputs: Inputs, mapped: list[Any], buffer: TimeBuffer, view: TableView, found: _Found
+        self,
+        inputs: Inputs,
+        mapped: list[Any],
+        buffer: TimeBuffer,
+        view: TableView,
+        found: _Found,
+        released: _Released,
     ) -> Batch:
         """Buffer records, and look up those whose wait has ended; returns these."""
         stream = inputs.batches[_STREAM]
-        grace_ms, released = self._node.grace_ms or 0, _Released()
+        grace_ms = self._node.grace_ms or 0
         for turn, side, row in inputs.turns():
             if side != _STREAM:
                 _roll(view, inputs.batches[side], row)
@@ -176,7 +189,10 @@ class StreamTableJoinStep:
             buffer.numbers["held"] = number
             buffer.put(number, record)
             while (oldest_ms := buffer.oldest_ms()) is not None and oldest_ms <= stream_time_ms - grace_ms:
-                self._release(buffer.pop_oldest()[1], turn, view, found, released)
+                before, (_, due) = len(released.keys), buffer.pop_oldest()
+                self._release(due, turn, view, found, released)
+                if due is not record:  # The record of the turn itself did not wait.
+                    released.waited += range(before, len(released.keys))
         return Batch.of_lists(self.operator.inputs[_STREAM], released.keys, released.values, released.times)
 
     def _release(self, record: WaitingForTable, turn: int, view: TableView, found: _Found, released: _Released) -> None:
@@ -279,8 +295,12 @@ class _Found:
 
 @dataclass(slots=True)
 class _Released:
-    """Records whose wait has ended."""
+    """Records whose wait has ended.
+
+    ``waited`` has the places of those that an earlier turn brought.
+    """
 
     keys: list[Any] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)
     times: list[int] = field(default_factory=list)
+    waited: list[int] = field(default_factory=list)

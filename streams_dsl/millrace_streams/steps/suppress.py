@@ -38,7 +38,7 @@ class SuppressStep:
 
     def run(self, inputs: Inputs, state: State) -> Output:
         """Buffer changes, and emit due ones."""
-        node, batch, out = self._node, inputs.batch, Emitted()
+        node, batch, out, released = self._node, inputs.batch, Emitted(), list[int]()
         buffer = state.stores[node.buffer]
         assert isinstance(buffer, TimeBuffer)
         buffer.want_entries(batch.keys)
@@ -52,22 +52,24 @@ class SuppressStep:
             assert node.wait_ms is not None
             until_ms = stream_time_ms - node.wait_ms
             while (oldest_ms := buffer.oldest_ms(until_ms)) is not None and oldest_ms <= until_ms:
-                self._let_go(buffer, turn, out)
-            self._limit(buffer, turn, inputs, out)
-        return out.output(self.operator.result)
+                self._let_go(buffer, turn, inputs, out, released)
+            self._limit(buffer, turn, inputs, out, released)
+        return inputs.released(out.output(self.operator.result), released)
 
-    def _let_go(self, buffer: TimeBuffer, turn: int, out: Emitted) -> None:
+    def _let_go(self, buffer: TimeBuffer, turn: int, inputs: Inputs, out: Emitted, released: list[int]) -> None:
         key, held = buffer.pop_oldest()
         if held.value is not None or not self._node.final:
+            if key != inputs.batch.keys[turn]:  # The change of the turn itself was not held back.
+                released.append(len(out.keys))
             out.add(turn, key, held.value, held.timestamp, held.before if self._node.sends_old else None)
 
-    def _limit(self, buffer: TimeBuffer, turn: int, inputs: Inputs, out: Emitted) -> None:
+    def _limit(self, buffer: TimeBuffer, turn: int, inputs: Inputs, out: Emitted, released: list[int]) -> None:
         node = self._node
         while node.records_max is not None and len(buffer) > node.records_max:
             if node.strict:
                 text = f"more than {node.records_max} rows are held back: allow more, or emit_early_when_full()"
                 raise inputs.failure(node.name, text, turn)
-            self._let_go(buffer, turn, out)
+            self._let_go(buffer, turn, inputs, out, released)
 
     @property
     def _node(self) -> SuppressNode:

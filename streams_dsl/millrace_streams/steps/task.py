@@ -7,9 +7,9 @@ destination of outputs, and the storage between batches.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -33,7 +33,20 @@ from millrace_streams.processors import TaskId
 from millrace_streams.steps.aggregate import AggregateStep
 from millrace_streams.steps.batch import NO_ROWS, Rows, concatenate, empty_batch
 from millrace_streams.steps.expiry import Expiry
-from millrace_streams.steps.flow import CHANNEL, FIXED, ROOT, Flow, Inputs, Marks, Origin, Ticks, interleave
+from millrace_streams.steps.flow import (
+    CHANNEL,
+    FIXED,
+    RELEASED,
+    ROOT,
+    Flow,
+    Inputs,
+    LeftOut,
+    Marks,
+    Origin,
+    Releases,
+    Ticks,
+    interleave,
+)
 from millrace_streams.steps.fold import FoldStep
 from millrace_streams.steps.operator import AnyStore, AnyStoreSpec, Lookup, Operator, State, Step
 from millrace_streams.steps.registry import make_step
@@ -51,13 +64,14 @@ class TaskResult:
     """Result of a task for a batch.
 
     ``outputs`` are by sink and visible repartition topic, and ``deltas`` and ``changes`` are by store. ``dropped``
-    counts the dropped records by node.
+    counts the dropped records by node. ``left_out`` are the released rows that were left out.
     """
 
     outputs: Mapping[str, Flow]
     deltas: Mapping[str, StateDelta]
     changes: Mapping[str, Change]
     dropped: Mapping[str, int]
+    left_out: Sequence[LeftOut] = ()
 
 
 @dataclass(frozen=True)
@@ -175,28 +189,38 @@ class Task:
         self.state = State(self.stores, lookups=self.steps.lookups())
 
     def run(
-        self, arrivals: Mapping[str, Flow], origin: Callable[[int], Origin], *, wall_clock_ms: int = 0
+        self,
+        arrivals: Mapping[str, Flow],
+        origin: Callable[[int], Origin],
+        *,
+        wall_clock_ms: int = 0,
+        aside: Collection[tuple[int, int]] = (),
     ) -> TaskResult:
         """Run a batch, in record order, through all operators, and apply its changes to the stores.
 
         ``arrivals`` are the input batches by node; ``origin`` returns a record's position by its root mark. Raises
         ``UserFunctionError`` if a user's function fails; the stores must not be used afterwards. Processors that share
-        a store see each other's changes per record, so records are then run one by one.
+        a store see each other's changes per record, so records are then run one by one. Released rows in ``aside``, by
+        root mark and number, are left out: they leave their stores, and have no other effect.
         """
-        with _collecting_later():
-            if not self.steps.one_by_one:
-                return self._run(arrivals, origin, wall_clock_ms)
+        releases = Releases(aside)
+        arrivals = {name: _released_before(flow, releases) for name, flow in arrivals.items()}
+        batches = [arrivals]
+        if self.steps.one_by_one:
             roots = sorted({int(root) for flow in arrivals.values() for root in flow.marks[:, ROOT]})
-            results = [
-                self._run({name: _of_root(flow, root) for name, flow in arrivals.items()}, origin, wall_clock_ms)
-                for root in roots
-            ]
-            return merged(results, self.stores) if results else self._run(arrivals, origin, wall_clock_ms)
+            batches = [{name: _of_root(flow, root) for name, flow in arrivals.items()} for root in roots] or batches
+        with _collecting_later():
+            results = [self._run(batch, origin, wall_clock_ms, releases) for batch in batches]
+            result = results[0] if len(results) == 1 else merged(results, self.stores)
+        return replace(result, left_out=releases.left_out)
 
-    def _run(self, arrivals: Mapping[str, Flow], origin: Callable[[int], Origin], wall_clock_ms: int) -> TaskResult:
+    def _run(
+        self, arrivals: Mapping[str, Flow], origin: Callable[[int], Origin], wall_clock_ms: int, releases: Releases
+    ) -> TaskResult:
         flowing = dict(arrivals)
         outputs: dict[str, Flow] = {}
         dropped: dict[str, int] = {}
+        dependent: set[str] = set()
         expiries = ((name, Expiry.of(self.stores[name])) for name in self.steps.looked_up)
         self.state.expiries = {name: expiry for name, expiry in expiries if expiry is not None}
         self.state.unsent = {}
@@ -212,6 +236,8 @@ class Task:
             unsent = self._unsent(operator)
             flows += [self.state.unsent[store] for store in unsent.values()]
             marks, sides, rows = interleave(flows)
+            step = self.steps.by_node[node.name]
+            has_state = bool(step.stores) or any(operator.reads)
             inputs = Inputs(
                 batches=tuple(flow.batch for flow in flows),
                 marks=marks,
@@ -223,8 +249,12 @@ class Task:
                 task=TaskId(self.steps.subtopologies.get(node.name, 0), self.partition),
                 application_id=self.application_id,
                 unsent=tuple(unsent),
+                releases=releases,
+                apart=dependent.isdisjoint(node.parents) and not (has_state and marks[:, RELEASED].any()),
             )
-            output = self.steps.by_node[node.name].run(inputs, self.state)
+            if not inputs.apart:
+                dependent.add(node.name)
+            output = step.run(inputs, self.state)
             flowing[node.name] = output.flow(inputs)
             dropped[node.name] = output.dropped
             if isinstance(node, RepartitionNode) and node.visible:
@@ -286,6 +316,13 @@ def _collecting_later() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+def _released_before(flow: Flow, releases: Releases) -> Flow:
+    """Return an arrived flow without the rows to leave out, which an earlier stage released."""
+    releases.arrived(flow.marks)
+    kept = releases.kept(flow.batch, flow.marks)
+    return flow if len(kept) == flow.batch.height else Flow(flow.batch.take(kept), flow.marks[kept])
 
 
 def _of_root(flow: Flow, root: int) -> Flow:

@@ -10,7 +10,7 @@ from millrace.topic_names import is_topic_name
 from millrace_streams.graph import TopicSinkNode
 from millrace_streams.processors import RecordContext
 from millrace_streams.steps.batch import TOPIC, Batch
-from millrace_streams.steps.flow import ROOT, Flow, Origin, failure_of
+from millrace_streams.steps.flow import ROOT, Flow, Origin
 
 
 def with_topics(node: TopicSinkNode, flow: Flow, origin: Callable[[int], Origin]) -> Flow:
@@ -21,7 +21,7 @@ def with_topics(node: TopicSinkNode, flow: Flow, origin: Callable[[int], Origin]
     assert node.extractor is not None
     batch, topics = flow.batch, list[str]()
     rows = zip(batch.keys, batch.values, batch.times, flow.marks[:, ROOT].tolist(), strict=True)
-    for key, value, time_ms, root in rows:
+    for row, (key, value, time_ms, root) in enumerate(rows):
         place = origin(root) if root >= 0 else None  # None: a wall-clock punctuation
         context = (
             RecordContext(None, -1, -1, time_ms)
@@ -32,11 +32,10 @@ def with_topics(node: TopicSinkNode, flow: Flow, origin: Callable[[int], Origin]
             topic = node.extractor.call(key, value, context)
         except Exception as error:
             text = f"{node.extractor} raised {type(error).__name__}: {error}"
-            raise failure_of(node.name, text, place, time_ms) from error
+            raise flow.failure(node.name, text, row, origin) from error
         if not (isinstance(topic, str) and is_topic_name(topic)):
-            raise failure_of(
-                node.name, f"{node.extractor} returned {topic!r}, which cannot be the name of a topic", place, time_ms
-            )
+            text = f"{node.extractor} returned {topic!r}, which cannot be the name of a topic"
+            raise flow.failure(node.name, text, row, origin)
         topics.append(topic)
     named = batch.frame.with_columns(pl.Series(TOPIC, topics, dtype=pl.String))
     return Flow(Batch.of_frame(batch.layout, named), flow.marks)

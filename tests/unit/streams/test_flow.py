@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from millrace_streams.layout import Layout
 from millrace_streams.runners.shuffle import arrive
 from millrace_streams.steps.batch import OFFSET, PARTITION, TIMESTAMP, Batch
-from millrace_streams.steps.flow import FIXED, ROOT, Flow, in_order, interleave
+from millrace_streams.steps.flow import FIXED, RELEASED, ROOT, Flow, in_order, interleave
 
 LAYOUT = Layout(schema=pa.schema([("row", pa.int64())]), key=(), bucket_columns=None, value="row")
 small = st.integers(0, 2)
@@ -26,7 +26,7 @@ records = st.lists(st.tuples(small, st.integers(0, 5), small), max_size=12)
 @given(marks)
 def test_rows_are_ordered_by_their_marks_from_the_left_and_equal_ones_keep_their_order(rows: list[tuple[int, ...]]):
     order = in_order(np.asarray(rows, dtype=np.int64).reshape(-1, FIXED + 1))
-    assert order.tolist() == sorted(range(len(rows)), key=rows.__getitem__)
+    assert order.tolist() == sorted(range(len(rows)), key=lambda row: _compared(rows[row]))
 
 
 @given(st.lists(marks, min_size=1, max_size=3))
@@ -37,7 +37,7 @@ def test_rows_of_several_parents_take_turns_by_their_marks(parents: list[list[tu
     ]
     ordered, sides, rows = interleave(flows)
     turns = [(tuple(mark), side, row) for side, flow in enumerate(flows) for row, mark in enumerate(flow.marks)]
-    expected = sorted(turns, key=lambda turn: turn[0])
+    expected = sorted(turns, key=lambda turn: _compared(turn[0]))
     found = zip(map(tuple, ordered), sides.tolist(), rows.tolist(), strict=True)
     assert list(found) == expected
 
@@ -69,4 +69,9 @@ def test_arriving_rows_are_numbered_by_the_order_of_their_records(rows: list[tup
 
 
 def _sorted(rows: list[tuple[int, ...]]) -> np.ndarray:
-    return np.asarray(sorted(rows), dtype=np.int64).reshape(-1, FIXED + 1)
+    return np.asarray(sorted(rows, key=_compared), dtype=np.int64).reshape(-1, FIXED + 1)
+
+
+def _compared(mark: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the marks that decide the order."""
+    return mark[:RELEASED] + mark[RELEASED + 1 :]
