@@ -231,7 +231,7 @@ class Job:
 
     def _options(self, reader: SourceReader, defaults: Mapping[str, str]) -> dict[str, str]:
         """Return the options of ``format("millrace")`` for a source."""
-        chosen = _of_topic({**defaults, **self.inputs.options}, reader.source.topic)
+        chosen = {**defaults, **_of_topic(self.inputs.options, reader.source.topic)}
         options = {
             "kafka.bootstrap.servers": self.inputs.bootstrap_servers,
             "subscribe": reader.source.topic,
