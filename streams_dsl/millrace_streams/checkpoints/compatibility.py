@@ -81,6 +81,11 @@ def _changed_moves(before: Manifest, now: Manifest) -> Iterator[str]:
             f"{now.sources[0][1]}: the state has {before.buckets} buckets, but the topology now has {now.buckets}, "
             "the partitions of its largest topic"
         )
+        return
+    for topic, node in now.sources:
+        old, new = before.partitions.get(topic), now.partitions.get(topic)
+        if old is not None and new is not None and old != new:
+            yield f"{node}: {topic} has {new} partitions, before {old}, and its keys are now in others"
 
 
 def _changed_store(before: StoreDescription, now: StoreDescription) -> Iterator[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from millrace.errors import UsageError
@@ -29,7 +29,8 @@ class Manifest:
     """Parts of a topology on which its checkpoint depends.
 
     ``sources`` are topics with their nodes, in Spark's order. ``moves`` lists for each stage the nodes whose rows come
-    in. ``buckets`` is the number of buckets of the state. ``sinks`` are the sink nodes.
+    in. ``buckets`` is the number of buckets of the state. ``sinks`` are the sink nodes. ``partitions`` has the number
+    of partitions of each topic whose keys are in stores by partition; manifests of earlier versions lack it.
     """
 
     sources: tuple[tuple[str, str], ...]
@@ -37,9 +38,10 @@ class Manifest:
     buckets: int
     stores: tuple[StoreDescription, ...]
     sinks: tuple[str, ...] = ()
+    partitions: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, stages: Stages, buckets: int) -> Manifest:
+    def of(cls, stages: Stages, buckets: int, partitions: Mapping[str, int] | None = None) -> Manifest:
         """Return the manifest of a topology that is cut into stages."""
         readers = zip(stages.plan.readers, stages.prologues, strict=True)
         entered = [(min((send.stage for send in each.sends), default=-1), reader.source) for reader, each in readers]
@@ -52,6 +54,7 @@ class Manifest:
             buckets=buckets,
             stores=tuple(describe_stores(stages)),
             sinks=tuple(node.name for node in stages.plan.outputs),
+            partitions=partitions or {},
         )
 
     def store(self, name: str) -> StoreDescription:
@@ -71,6 +74,7 @@ class Manifest:
             "buckets": self.buckets,
             "stores": [store.to_json() for store in self.stores],
             "sinks": list(self.sinks),
+            "partitions": dict(self.partitions),
         }
 
     @classmethod
@@ -82,6 +86,7 @@ class Manifest:
             buckets=found["buckets"],
             stores=tuple(StoreDescription.from_json(store) for store in found["stores"]),
             sinks=tuple(found["sinks"]),
+            partitions={str(topic): int(number) for topic, number in found.get("partitions", {}).items()},
         )
 
 

@@ -88,14 +88,15 @@ class JobInputs:
 class Job:
     """A compiled topology with its inputs.
 
-    ``partitions`` is that of the source topics, None if unknown. With ``puts_aside`` failing records become dead
-    letters. ``writers`` are those of sinks to topics of bytes. ``application_id`` is empty in a stream, whose tasks
-    know the query's id.
+    ``partitions`` is that of the source topics, None if unknown; ``partitions_of`` has it by topic. With ``puts_aside``
+    failing records become dead letters. ``writers`` are those of sinks to topics of bytes. ``application_id`` is empty
+    in a stream, whose tasks know the query's id.
     """
 
     stages: Stages
     inputs: JobInputs
     partitions: int | None
+    partitions_of: Mapping[str, int] = field(default_factory=dict)
     puts_aside: bool = False
     writers: Mapping[str, OpaqueRows] = field(default_factory=dict)
     application_id: str = ""
@@ -126,7 +127,13 @@ class Job:
         stages = stages_of(compile_topology(topology, shapes))
         _check_partitions(stages, partitions)
         alike = [partitions[each.topic] for each in topology.sources if each.topic in partitions and not each.broadcast]
-        return cls(stages=stages, inputs=inputs, partitions=max(alike, default=None), puts_aside=puts_aside)
+        return cls(
+            stages=stages,
+            inputs=inputs,
+            partitions=max(alike, default=None),
+            partitions_of=partitions,
+            puts_aside=puts_aside,
+        )
 
     @cached_property
     def buckets(self) -> int:
@@ -218,7 +225,19 @@ class Job:
             everywhere={
                 send.stage: self._buckets_of(reader, send.stage) for send in prologue.sends if send.way == "all"
             },
+            partitions=self.kept_partitions.get(topic),
         )
+
+    @cached_property
+    def kept_partitions(self) -> dict[str, int]:
+        """Numbers of partitions of the topics whose keys are in stores by partition."""
+        topics = [reader.source.topic for reader, prologue in self._sources if self._keeps_partitions(prologue)]
+        return {topic: self.partitions_of[topic] for topic in topics if topic in self.partitions_of}
+
+    def _keeps_partitions(self, prologue: Stage) -> bool:
+        """Return whether a store gets a source's records in the bucket of their partition."""
+        numbers = {send.stage for send in prologue.sends if send.way == "partition"}
+        return any(self._worker_stage(stage).stores for stage in self.stages.stages if stage.number in numbers)
 
     def _of_frame(self, reader: SourceReader, prologue: Stage, *, streaming: bool) -> DataFrame:
         given = self.inputs.frames[reader.source.topic]

@@ -100,7 +100,7 @@ def run_stream(
     if on_plan is not None:
         on_plan(explain(job.plan))
     sinks = Sinks.of(job.plan, tables, job.inputs.client, foreach_batch, dead_letters)
-    admit(Manifest.of(job.stages, job.buckets), checkpoint_files(checkpoint, spark))
+    admit(Manifest.of(job.stages, job.buckets, job.kept_partitions), checkpoint_files(checkpoint, spark))
     sinks.prepare(spark)
     job = replace(job, writers=sinks.writers)
     return start(

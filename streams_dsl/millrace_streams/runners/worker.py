@@ -18,7 +18,7 @@ import pyarrow as pa
 from millrace_streams.compiler import Plan
 from millrace_streams.compiler.plan import Edge
 from millrace_streams.compiler.stages import Send, Stage, Stages
-from millrace_streams.errors import UserFunctionError
+from millrace_streams.errors import IncompatibleStateError, UserFunctionError
 from millrace_streams.frames.packed import pack_frame
 from millrace_streams.graph import DeltaSinkNode, TopicSinkNode
 from millrace_streams.layout import Layout
@@ -275,6 +275,8 @@ class SourceRun:
     Within one partition the batches must come in offset order, as the source reads them. Rows of a broadcast source go
     to all buckets of a stage; ``everywhere`` has their number. ``source_number`` numbers the sources of one topic.
     ``packs`` is false if the rows stay in the worker; rows for the bucket of their partition are then a frame.
+    ``partitions`` is the topic's number of partitions when the query started, if a store depends on it. Keys move to
+    partitions that are added later, and would start again there.
     """
 
     reader: Reader
@@ -282,6 +284,7 @@ class SourceRun:
     source_number: int
     everywhere: Mapping[int, int]
     packs: bool = True
+    partitions: int | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack a task's batches."""
@@ -307,6 +310,7 @@ class SourceRun:
         decoded = cast("pl.DataFrame", pl.from_arrow(pa.Table.from_batches(batches)))
         decoded = decoded.with_columns(pl.col(TIMESTAMP).dt.timestamp("ms"))
         for partition, run in _by_partition(decoded):
+            self._check_partition(partition)
             first = Packed(OUT, partition, records=run.height)
             for row in self._run(run, partition):
                 if row.rows or row.dropped:
@@ -315,6 +319,14 @@ class SourceRun:
                     first = first._replace(records=0)
             if first.records:
                 yield first
+
+    def _check_partition(self, partition: int) -> None:
+        if self.partitions is not None and partition >= self.partitions:
+            source = self.reader.source
+            raise IncompatibleStateError(
+                f"{source.name}: {source.topic}-{partition} is new, but the query's state is of {self.partitions} "
+                f"partitions of {source.topic}, whose keys may now be in others: start with a new checkpoint"
+            )
 
     def _run(self, run: pl.DataFrame, partition: int) -> Iterator[Packed]:
         try:

@@ -63,7 +63,7 @@ def rebuild(
     job = Job.prepare(topology, inputs, puts_aside=puts_aside)
     if puts_aside:  # values that cannot be written became dead letters as well
         job = replace(job, writers=writers_of(job.plan, client))
-    admit(Manifest.of(job.stages, job.buckets), MountedFiles(fresh))
+    admit(Manifest.of(job.stages, job.buckets, job.kept_partitions), MountedFiles(fresh))
     _say_where_schemas_lie(fresh, fresh)
     start(job, Sinks({}), spark, checkpoint=str(fresh), available_now=True, on_batch=on_batch).awaitTermination()
     if stopped_checkpoint(directory).newest != old.newest:

@@ -44,11 +44,11 @@ HOUR = tumbling(timedelta(hours=1))
 Build = Callable[[StreamsBuilder], None]
 
 
-def manifest(build: Build, *, buckets: int = 2) -> Manifest:
+def manifest(build: Build, *, buckets: int = 2, partitions: dict[str, int] | None = None) -> Manifest:
     builder = StreamsBuilder()
     build(builder)
     shapes = dict.fromkeys(("flights", "others"), SHAPE)
-    return Manifest.of(stages_of(compile_topology(builder.build(), shapes)), buckets)
+    return Manifest.of(stages_of(compile_topology(builder.build(), shapes)), buckets, partitions)
 
 
 def flights(builder: StreamsBuilder) -> Any:
@@ -198,6 +198,15 @@ def test_more_partitions_are_named() -> None:
         "KSTREAM-SOURCE-0000000000: the state has 2 buckets, but the topology now has 5, the partitions of its "
         "largest topic"
     ]
+
+
+def test_more_partitions_of_a_topic_that_is_not_the_largest_are_named() -> None:
+    before, now = (manifest(hours, partitions={"flights": number}) for number in (1, 2))
+    assert list(differences_between(before, now)) == [
+        "KSTREAM-SOURCE-0000000000: flights has 2 partitions, before 1, and its keys are now in others"
+    ]
+    assert list(differences_between(manifest(hours), now)) == []
+    assert Manifest.from_json(now.to_json()).partitions == now.partitions
 
 
 def test_a_checkpoint_binds_from_its_first_batch_on(tmp_path: Path) -> None:

@@ -7,9 +7,20 @@ from collections.abc import Mapping
 from typing import Any
 from unittest import mock
 
-from millrace_streams import StreamsBuilder
+import pyarrow as pa
+import pytest
+
+from millrace_streams import IncompatibleStateError, StreamsBuilder
+from millrace_streams.graph import Topology
 from millrace_streams.layout import OPAQUE_SHAPE
 from millrace_streams.runners.source import Job, JobInputs
+
+
+def prepared(topology: Topology, options: Mapping[str, Any], *, partitions: int = 1) -> Job:
+    """Return the job of a topology that reads topics of bytes."""
+    inputs = JobInputs(bootstrap_servers="nowhere:1", options=options)
+    with mock.patch.object(JobInputs, "shape_of", return_value=(OPAQUE_SHAPE, partitions)):
+        return Job.prepare(topology, inputs)
 
 
 def source_options(options: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[str, dict[str, str]]:
@@ -17,9 +28,7 @@ def source_options(options: Mapping[str, Any], defaults: Mapping[str, str]) -> d
     builder = StreamsBuilder()
     for topic in ("orders", "customers"):
         builder.stream(topic, key="string", value="string").to("out")
-    inputs = JobInputs(bootstrap_servers="nowhere:1", options=options)
-    with mock.patch.object(JobInputs, "shape_of", return_value=(OPAQUE_SHAPE, 1)):
-        job = Job.prepare(builder.build(), inputs)
+    job = prepared(builder.build(), options)
     spark = mock.MagicMock()
     job.packed(spark, streaming=True, defaults=defaults)
     found = [call.kwargs for call in spark.readStream.format.return_value.options.call_args_list]
@@ -30,3 +39,37 @@ def test_a_position_of_one_topic_leaves_the_default_to_the_others() -> None:
     found = source_options({"startingOffsets": {"orders": {"0": 5}}}, {"startingOffsets": "earliest"})
     assert json.loads(found["orders"]["startingOffsets"]) == {"orders": {"0": 5}}
     assert found["customers"]["startingOffsets"] == "earliest"
+
+
+def batch_of(partition: int) -> pa.RecordBatch:
+    """Return one record of a partition, as the source gives it."""
+    return pa.RecordBatch.from_pylist(
+        [{"key": b"k", "value": b"v", "__partition": partition, "__offset": 0, "__timestamp": 0}],
+        schema=pa.schema(
+            {
+                "key": pa.binary(),
+                "value": pa.binary(),
+                "__partition": pa.int32(),
+                "__offset": pa.int64(),
+                "__timestamp": pa.timestamp("us"),
+            }
+        ),
+    )
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["with a store", "without a store"])
+def test_a_partition_that_a_topic_gets_in_a_running_query_stops_a_store_of_its_keys(keeps: bool) -> None:
+    builder = StreamsBuilder()
+    words = builder.stream("words", key="string", value="string")
+    (words.group_by_key().count(store="counts").to_stream() if keeps else words).to("out")
+    job = prepared(builder.build(), {}, partitions=2)
+    [run] = [job._run(*source) for source in job._sources]
+    assert list(run(iter([batch_of(1)])))
+    if not keeps:
+        assert list(run(iter([batch_of(2)])))
+        return
+    with pytest.raises(IncompatibleStateError, match="words-2 is new, but the query's state is of 2 partitions"):
+        list(run(iter([batch_of(2)])))
+    more = prepared(builder.build(), {}, partitions=3)
+    assert job.kept_partitions == {"words": 2}
+    assert more.kept_partitions == {"words": 3}
