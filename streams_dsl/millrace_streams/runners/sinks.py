@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from millrace.errors import UnknownTopicOrPartitionError, UsageError
+from millrace.config.client import ProducerConfig
+from millrace.errors import InvalidConfigError, UnknownTopicOrPartitionError, UsageError
 from millrace_streams.compiler import Plan
 from millrace_streams.errors import TopologyError
 from millrace_streams.graph import DeltaSinkNode, RepartitionNode, TopicSinkNode
@@ -23,10 +24,12 @@ from millrace_streams.runners.dead_letters import LAYOUT as LETTERS
 from millrace_streams.runners.delta import ensure_table, overwrite, upsert
 from millrace_streams.runners.output import address, spark_schema
 from millrace_streams.runners.results import Results
+from millrace_streams.runners.source import admin_client
 from millrace_streams.runners.topic_rows import OpaqueRows
 from millrace_streams.runners.worker import Sink, sinks_of, written_sink
 from millrace_streams.steps.batch import TIMESTAMP, TOMBSTONE
 from pyspark_millrace.delta.transactions import Transaction, append_rows
+from pyspark_millrace.sink.options import parse_sink_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -107,7 +110,8 @@ class TopicTarget:
         return None
 
     def prepare(self, spark: SparkSession, *, replaced: bool) -> None:
-        """Check that the topic exists and can hold the rows."""
+        """Check the options, and that the topic exists and can hold the rows."""
+        check_options(self.client)
         self.writer  # noqa: B018 - the look-up is the check
 
     def write(self, results: Results, transaction: Transaction | None) -> None:
@@ -121,9 +125,7 @@ def is_opaque(topic: str, client: Mapping[str, str]) -> bool:
     """Return whether a topic holds bytes. Raises ``UnknownTopicOrPartitionError`` and other errors of the admin
     client.
     """
-    from millrace.clients import Admin
-
-    with Admin(client) as admin:
+    with admin_client(client) as admin:
         return admin.describe_topic(topic).schema is None
 
 
@@ -141,12 +143,25 @@ def writers_of(plan: Plan, client: Mapping[str, str]) -> dict[str, OpaqueRows]:
 
 def send(rows: DataFrame, topic: str | None, client: Mapping[str, str], transaction: Transaction | None) -> None:
     """Write rows to a topic, or to the topics of their column, once per transaction or as a separate write."""
-    options = {f"kafka.{name}": value for name, value in client.items()}
+    options = _options(client)
     if topic is not None:
         options["topic"] = topic
     if transaction is not None:
         options |= {"txnAppId": transaction.application, "txnVersion": str(transaction.version)}
     rows.write.format("millrace").options(**options).mode("append").save()
+
+
+def check_options(client: Mapping[str, str]) -> None:
+    """Refuse options of clients that no sink can use. Raises ``UsageError``."""
+    producer = parse_sink_options(_options(client), is_stream=False).producer_config(None)
+    try:
+        ProducerConfig.load(producer)
+    except InvalidConfigError as error:
+        raise UsageError(f"in the kafka.* options: {error.message}") from None
+
+
+def _options(client: Mapping[str, str]) -> dict[str, str]:
+    return {f"kafka.{name}": value for name, value in client.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +172,8 @@ class DeadLetterTarget:
     client: Mapping[str, str] = field(repr=False)
 
     def prepare(self, spark: SparkSession, *, replaced: bool) -> None:
-        """Check that the topic exists and holds bytes. Raises ``TopologyError``."""
+        """Check the options, and that the topic exists and holds bytes. Raises ``TopologyError``."""
+        check_options(self.client)
         if not is_opaque(self.topic, self.client):
             raise TopologyError(f"dead_letters: {self.topic} is a typed topic; name one of bytes")
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any, Final
 
-from millrace.config.client import ClientConfig
+from millrace.config.client import ConsumerConfig, ProducerConfig
 from millrace.errors import UnknownTopicOrPartitionError, UsageError
 from millrace_streams.compiler import Plan, compile_topology
 from millrace_streams.compiler.plan import SourceReader
@@ -39,8 +39,21 @@ from pyspark_millrace.transform import encode_transform
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from millrace.clients import Admin
+
 PARTITIONS_UNKNOWN: Final = 8
 """Number of buckets if DataFrames have an unknown number of partitions."""
+
+
+_CONSUMERS_ONLY: Final = frozenset(ConsumerConfig.option_names()) - frozenset(ProducerConfig.option_names())
+_PRODUCERS_ONLY: Final = frozenset(ProducerConfig.option_names()) - frozenset(ConsumerConfig.option_names())
+
+
+def admin_client(client: Mapping[str, str]) -> Admin:
+    """Return an admin client with those options of ``JobInputs.client`` that it knows."""
+    from millrace.clients import Admin
+
+    return Admin({name: value for name, value in client.items() if name not in _PRODUCERS_ONLY})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +62,8 @@ class JobInputs:
 
     The inputs are topics of a cluster, or DataFrames in place of topics. ``options`` are further options of
     ``format("millrace")``, such as ``maxOffsetsPerTrigger`` or ``startingTimestamp``. The sinks use the options of
-    clients, such as ``kafka.security.protocol``, too.
+    clients, such as ``kafka.security.protocol``, too. Options of producers alone, such as ``kafka.linger.ms``, are for
+    the sinks only.
     """
 
     bootstrap_servers: str | None = None
@@ -58,11 +72,12 @@ class JobInputs:
 
     @property
     def client(self) -> dict[str, str] | None:
-        """The configuration of clients of the cluster; None without a cluster."""
+        """The configuration of clients of the cluster, with options of producers; None without a cluster."""
         if self.bootstrap_servers is None:
             return None
-        given = {name: self.options.get(f"kafka.{name}") for name in ClientConfig.option_names()}
-        client = {name: str(value) for name, value in given.items() if value is not None}
+        named = {name.lower(): str(value) for name, value in self.options.items() if value is not None}
+        given = {name.removeprefix("kafka."): text for name, text in named.items() if name.startswith("kafka.")}
+        client = {name: text for name, text in given.items() if name not in _CONSUMERS_ONLY}
         return client | {"bootstrap.servers": self.bootstrap_servers}
 
     def shape_of(self, topic: str, declared_key: tuple[str, ...] | None) -> tuple[TopicShape, int | None]:
@@ -75,9 +90,7 @@ class JobInputs:
         client = self.client
         if client is None:
             raise UsageError(f"topic {topic} has no input: give bootstrap_servers, or inputs={{{topic!r}: DataFrame}}")
-        from millrace.clients import Admin
-
-        with Admin(client) as admin:
+        with admin_client(client) as admin:
             found = admin.describe_topic(topic)
         if found.schema is None:
             return OPAQUE_SHAPE, found.num_partitions
@@ -250,7 +263,9 @@ class Job:
 
     def _options(self, reader: SourceReader, defaults: Mapping[str, str]) -> dict[str, str]:
         """Return the options of ``format("millrace")`` for a source."""
-        chosen = {**defaults, **_of_topic(self.inputs.options, reader.source.topic)}
+        of_sinks = {f"kafka.{name}" for name in _PRODUCERS_ONLY}
+        given = {name: value for name, value in self.inputs.options.items() if name.lower() not in of_sinks}
+        chosen = {**defaults, **_of_topic(given, reader.source.topic)}
         options = {
             "kafka.bootstrap.servers": self.inputs.bootstrap_servers,
             "subscribe": reader.source.topic,

@@ -16,7 +16,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from millrace.clients import Admin
 from millrace.clients.model import TopicPartition
 from millrace.errors import UsageError
 from millrace_streams.checkpoints.compatibility import admit
@@ -25,7 +24,7 @@ from millrace_streams.checkpoints.manifest import Manifest
 from millrace_streams.checkpoints.swap import stopped_checkpoint, swap
 from millrace_streams.graph import Topology
 from millrace_streams.runners.sinks import Sinks, writers_of
-from millrace_streams.runners.source import Job, JobInputs
+from millrace_streams.runners.source import Job, JobInputs, admin_client
 from millrace_streams.runners.streaming_query import BatchReport, start
 from pyspark_millrace.checkpoints.query_log import Checkpoint, checkpoint_directory
 from pyspark_millrace.checkpoints.reset import offsets_of
@@ -87,7 +86,7 @@ def _ends(topology: Topology, old: Checkpoint, client: Mapping[str, str]) -> dic
     """Return the end offsets of the topology's topics; 0 for partitions that the old query did not read."""
     came_to = offsets_of(old)
     ends: dict[str, dict[str, int]] = {}
-    with Admin(client) as admin:
+    with admin_client(client) as admin:
         for source in topology.sources:
             if not source.broadcast:
                 partitions = range(admin.describe_topic(source.topic).num_partitions)

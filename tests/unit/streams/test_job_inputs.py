@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 from unittest import mock
@@ -10,9 +11,11 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
+from millrace.errors import UsageError
 from millrace_streams import IncompatibleStateError, StreamsBuilder
 from millrace_streams.graph import Topology
 from millrace_streams.layout import OPAQUE_SHAPE
+from millrace_streams.runners.sinks import check_options
 from millrace_streams.runners.source import Job, JobInputs
 
 
@@ -39,6 +42,26 @@ def test_a_position_of_one_topic_leaves_the_default_to_the_others() -> None:
     found = source_options({"startingOffsets": {"orders": {"0": 5}}}, {"startingOffsets": "earliest"})
     assert json.loads(found["orders"]["startingOffsets"]) == {"orders": {"0": 5}}
     assert found["customers"]["startingOffsets"] == "earliest"
+
+
+def test_sinks_get_the_options_of_clients_and_producers_in_any_case() -> None:
+    options = {"Kafka.Security.Protocol": "SSL", "kafka.linger.ms": 5, "kafka.client.rack": "a", "failOnDataLoss": "no"}
+    client = JobInputs(bootstrap_servers="nowhere:1", options=options).client
+    assert client == {"security.protocol": "SSL", "linger.ms": "5", "bootstrap.servers": "nowhere:1"}
+    check_options(client)
+    found = source_options(options, {})["orders"]
+    assert found.keys() >= {"Kafka.Security.Protocol", "kafka.client.rack"}
+    assert "kafka.linger.ms" not in found
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("acks", "1"), ("transactional.id", "mine"), ("linger.ms", "soon"), ("lingerms", "5")]
+)
+def test_options_that_a_sink_cannot_use_are_refused_before_the_start(name: str, value: str) -> None:
+    client = JobInputs(bootstrap_servers="nowhere:1", options={f"kafka.{name}": value}).client
+    assert client is not None
+    with pytest.raises(UsageError, match=re.escape(name)):
+        check_options(client)
 
 
 def batch_of(partition: int) -> pa.RecordBatch:
