@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pyarrow as pa
+
 from millrace_streams.checkpoints.files import CheckpointFiles, MountedFiles
 from millrace_streams.checkpoints.manifest import Manifest, read_manifest, write_manifest
-from millrace_streams.checkpoints.stores import StoreDescription
+from millrace_streams.checkpoints.stores import FOREIGN_KEY, StoreDescription
 from millrace_streams.checkpoints.swap import finish_swap
 from millrace_streams.errors import IncompatibleStateError
+from millrace_streams.serdes import serde_of_field
 
 
 def admit(now: Manifest, files: CheckpointFiles) -> None:
@@ -91,5 +94,19 @@ def _changed_moves(before: Manifest, now: Manifest) -> Iterator[str]:
 def _changed_store(before: StoreDescription, now: StoreDescription) -> Iterator[str]:
     for what in (*before.meaning, *(name for name in now.meaning if name not in before.meaning)):
         old, new = before.meaning.get(what, "none"), now.meaning.get(what, "none")
-        if old != new:
+        if old != new and (what != FOREIGN_KEY or what in before.meaning):
             yield f"{now.node}: {what} of its store {now.name}: {new}, before {old}"
+    if before.everywhere != now.everywhere:
+        held = ("a part of its store", "its whole store")
+        yield (
+            f"{now.node}: each bucket has {held[now.everywhere]} {now.name}, before {held[before.everywhere]} "
+            "(table and global_table)"
+        )
+    for name, column in now.columns.items():
+        known = before.columns.get(name)
+        if known is not None and known.type == column.type and _serde(known) != _serde(column):
+            yield f"{now.node}: {name} of its store {now.name} is of {_serde(column)}, before of {_serde(known)}"
+
+
+def _serde(column: pa.Field) -> str:
+    return serde_of_field(column).name if column.metadata else str(column.type)

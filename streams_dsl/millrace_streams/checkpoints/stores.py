@@ -1,8 +1,8 @@
 """Descriptions of stores as data, for reading and comparing them.
 
 A store's *meaning* must stay the same for its state to be valid. Other windows, aggregates or keys under the same name
-would silently give wrong results. The code of Python functions is not part of the meaning, because code cannot be
-compared.
+would silently give wrong results. So would other foreign keys or serdes, or the table of a bucket as a global table.
+The code of Python functions is not part of the meaning, because code cannot be compared.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ import pyarrow as pa
 from millrace_streams.aggregates import Aggregate
 from millrace_streams.compiler import Stages
 from millrace_streams.compiler.stage_numbers import StageNumbers
+from millrace_streams.expressions import Expression
 from millrace_streams.graph import (
     AggregateNode,
+    AnswerNode,
     FoldNode,
     GroupTableNode,
     Node,
     SelectKeyNode,
     StreamStreamJoinNode,
+    SubscribeNode,
     TableFoldNode,
     Topology,
 )
@@ -46,6 +49,9 @@ _EARLIER: Final = {
 The records of a stream-stream join were lists by key, which did not expire. The subscriptions of a foreign-key join
 were one entry for each right key.
 """
+
+FOREIGN_KEY: Final = "foreign key"
+"""Part of the meaning that manifests of earlier versions lack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +83,13 @@ class StoreDescription:
     def windowed(self) -> bool:
         """True if the keys of the store are ``Windowed``."""
         return self.kind in ("window", "session") or self.layout.windowed
+
+    @property
+    def columns(self) -> dict[str, pa.Field]:
+        """Columns of keys and values, with the serdes of those whose type does not identify it."""
+        other = None if isinstance(self.spec, StoreSpec) else self.spec.other
+        layout = self.layout if isinstance(self.spec, StoreSpec) else self.spec.layout
+        return {column.name: column for each in (other, layout) if each is not None for column in each.schema}
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""
@@ -169,6 +182,8 @@ def _meaning(spec: AnyStoreSpec, operator: Operator, topology: Topology, stage: 
         yield "aggregates", ", ".join(f"{name}={aggregate!r}" for name, aggregate in aggregates)
     if keys := sorted(set(_keys(node, topology))):
         yield "key", "; ".join(keys)
+    if isinstance(node, AnswerNode):
+        yield FOREIGN_KEY, _foreign_key(node, topology)
 
 
 def _windows(node: Node) -> str:
@@ -197,6 +212,15 @@ def _keys(node: Node, topology: Topology) -> Iterator[str]:
             yield ", ".join(f"{name}={value!r}" for name, value in parent.columns)
         else:
             yield from _keys(parent, topology)
+
+
+def _foreign_key(node: AnswerNode, topology: Topology) -> str:
+    """Return the expression of the foreign keys under which a store has subscriptions."""
+    nodes = {each.name: each for each in topology.nodes}
+    repartition = nodes[node.parents[0]]
+    subscribe = nodes[repartition.parents[0]]
+    assert isinstance(subscribe, SubscribeNode)
+    return repr(subscribe.extractor) if isinstance(subscribe.extractor, Expression) else "a function"
 
 
 def _spec_to_json(spec: AnyStoreSpec) -> dict[str, Any]:

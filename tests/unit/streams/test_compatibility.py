@@ -32,6 +32,7 @@ from millrace_streams.checkpoints.compatibility import admit, differences_betwee
 from millrace_streams.checkpoints.files import MountedFiles, checkpoint_files
 from millrace_streams.checkpoints.manifest import Manifest, read_manifest
 from millrace_streams.compiler import stages_of
+from millrace_streams.layout import OPAQUE_SHAPE
 
 SHAPE = TopicShape(
     schema=pa.schema(
@@ -44,10 +45,12 @@ HOUR = tumbling(timedelta(hours=1))
 Build = Callable[[StreamsBuilder], None]
 
 
-def manifest(build: Build, *, buckets: int = 2, partitions: dict[str, int] | None = None) -> Manifest:
+def manifest(
+    build: Build, *, buckets: int = 2, partitions: dict[str, int] | None = None, shape: TopicShape = SHAPE
+) -> Manifest:
     builder = StreamsBuilder()
     build(builder)
-    shapes = dict.fromkeys(("flights", "others"), SHAPE)
+    shapes = dict.fromkeys(("flights", "others"), shape)
     return Manifest.of(stages_of(compile_topology(builder.build(), shapes)), buckets, partitions)
 
 
@@ -190,6 +193,61 @@ def test_named_joins_keep_their_state_when_a_node_is_inserted_before_them() -> N
     assert {"the-carriers-subscription-store", "by-carrier", "versions-for-the-looked-up"} <= kept
     before, now = (manifest(joined({}, filtered=filtered)) for filtered in (False, True))
     assert any("KSTREAM-JOIN-" in clause for clause in differences_between(before, now))
+
+
+def test_another_foreign_key_is_named_and_one_that_an_earlier_version_did_not_store_is_allowed() -> None:
+    def by(column: str) -> Build:
+        def build(builder: StreamsBuilder) -> None:
+            tables = [builder.table(topic, store=topic) for topic in ("flights", "others")]
+            tables[0].join(tables[1], first, foreign_key=column, name="fk").to_stream().to("out")
+
+        return build
+
+    before, now = manifest(by("origin")), manifest(by("carrier"))
+    assert list(differences_between(before, before)) == []
+    assert list(differences_between(before, now)) == [
+        "fk-answer: foreign key of its store fk-subscription-store: carrier, before origin"
+    ]
+    told = before.to_json()
+    for store in told["stores"]:
+        store["meaning"].pop("foreign key", None)
+    assert list(differences_between(Manifest.from_json(told), now)) == []
+
+
+def people(kind: str) -> Build:
+    def build(builder: StreamsBuilder) -> None:
+        stream: Any = builder.stream("flights", key="string", value="string")
+        if kind == "global_table":
+            stream.join(builder.global_table("others", **SCALARS), first, selector=first, value="string").to("out")
+        else:
+            stream.join(builder.table("others", **SCALARS), first, value="string").to("out")
+
+    return build
+
+
+SCALARS: Any = {"key": "string", "value": "string", "store": "people"}
+
+
+def last(key: str, value: str) -> Build:
+    def build(builder: StreamsBuilder) -> None:
+        builder.stream("flights", key=key, value=value).group_by_key().reduce(first, store="last").to_stream().to("out")
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        (people("table"), people("global_table"), "each bucket has its whole store people, before a part of its store"),
+        (people("global_table"), people("table"), "each bucket has a part of its store people, before its whole store"),
+        (last("string", "string"), last("string", "json"), "value of its store last is of json, before of string"),
+        (last("json", "json"), last("string", "json"), "key of its store last is of string, before of json"),
+    ],
+)
+def test_state_of_other_buckets_or_serdes_is_named(before: Build, now: Build, said: str) -> None:
+    before_manifest, now_manifest = (manifest(build, shape=OPAQUE_SHAPE) for build in (before, now))
+    assert list(differences_between(before_manifest, before_manifest)) == []
+    assert [clause for clause in differences_between(before_manifest, now_manifest) if said in clause]
 
 
 def test_more_partitions_are_named() -> None:
