@@ -4,12 +4,15 @@ It takes two renames, and a crash may happen between them.
 
 Invariants: ``<checkpoint>.next`` is complete as soon as it has this name. The old checkpoint is renamed and never
 deleted. If a ``.next`` exists without a checkpoint, a swap was started. The next user of the checkpoint (a starting
-query, a reset or a rebuild) finishes it.
+query, a reset or a rebuild) finishes it. If both exist and nobody holds the lock, a crash ended the swap before the old
+checkpoint was renamed. The next user keeps the old checkpoint and puts the ``.next`` aside.
 """
 
 from __future__ import annotations
 
 import os
+import uuid
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -19,10 +22,14 @@ from pyspark_millrace.checkpoints.running import not_running
 
 
 def finish_swap(checkpoint: Path) -> None:
-    """Finish a started swap, if there is one."""
+    """Finish a started swap, if there is one, or put its new checkpoint aside if the old one is still there."""
     following = _following(checkpoint)
     if following.is_dir() and not checkpoint.exists():
         _rename(following, checkpoint)
+    elif following.is_dir():
+        # If another process holds the lock, its swap may be under way.
+        with suppress(UsageError), not_running(checkpoint):
+            _put_aside(following)
 
 
 def swap(checkpoint: Path, fresh: Path, *, because: str, now: datetime) -> Path:
@@ -32,6 +39,7 @@ def swap(checkpoint: Path, fresh: Path, *, because: str, now: datetime) -> Path:
     """
     kept = checkpoint.with_name(f"{checkpoint.name}.before-{because}-{now:%Y%m%dT%H%M%S%f}")
     with not_running(checkpoint):
+        _put_aside(_following(checkpoint))
         _rename(fresh, _following(checkpoint))
         _rename(checkpoint, kept)
         finish_swap(checkpoint)
@@ -56,6 +64,11 @@ def stopped_checkpoint(directory: Path) -> Checkpoint:
 def _following(checkpoint: Path) -> Path:
     """Return the location of the complete next checkpoint."""
     return checkpoint.with_name(f"{checkpoint.name}.next")
+
+
+def _put_aside(following: Path) -> None:
+    if following.is_dir():
+        _rename(following, following.with_name(f"{following.name}.unused-{uuid.uuid4().hex}"))
 
 
 def _rename(source: Path, target: Path) -> None:

@@ -54,6 +54,28 @@ def test_a_crash_leaves_the_whole_old_or_the_whole_new_checkpoint(
     assert (checkpoint / "whose").read_text() == ("checkpoint" if steps < 2 else "fresh")
     kept = tmp_path / "checkpoint.before-reset-20260501T000000000000"
     assert kept.exists() == (steps >= 2)
+    assert not (tmp_path / "checkpoint.next").exists()
+    assert len(list(tmp_path.glob("checkpoint.next.unused-*"))) == (steps == 1)
+
+
+def test_a_swap_replaces_the_rest_of_one_that_a_crash_ended(tmp_path: Path) -> None:
+    checkpoint, fresh = checkpoints(tmp_path)
+    (tmp_path / "checkpoint.next").mkdir()
+    (tmp_path / "checkpoint.next" / "whose").write_text("earlier")
+    swap(checkpoint, fresh, because="reset", now=NOW)
+    assert (checkpoint / "whose").read_text() == "fresh"
+    [aside] = tmp_path.glob("checkpoint.next.unused-*")
+    assert (aside / "whose").read_text() == "earlier"
+
+
+def test_a_start_leaves_the_swap_of_another_process_alone(tmp_path: Path) -> None:
+    checkpoint, fresh = checkpoints(tmp_path)
+    fresh.rename(tmp_path / "checkpoint.next")
+    lock = RunningLock.acquire(checkpoint, "a test")
+    assert lock is not None
+    finish_swap(checkpoint)
+    lock.release()
+    assert (tmp_path / "checkpoint.next").exists()
 
 
 def test_a_query_that_runs_is_not_swapped(tmp_path: Path) -> None:
