@@ -74,20 +74,22 @@ class QueryableStore:
         """
         found: VersionedRecord | None = None
         key = self._key(key)
-        for store in self.buckets.values():
-            if not isinstance(store, VersionedStore):
-                raise UsageError(f"the store {self.described.name} keeps no versions: query it without as_of")
+        for store in self._versioned():
             stored = store.get(key, None if as_of is None else to_ms(as_of))
             if stored is not None:
                 found = VersionedRecord(stored.value, stored.timestamp)
         return found
 
-    def range(self, low: Any = None, high: Any = None) -> list[StoreEntry]:
+    def range(self, low: Any = None, high: Any = None, *, as_of: Time | None = None) -> list[StoreEntry]:
         """Return the entries from key ``low`` to ``high``, both inclusive, in byte order of the keys; None means no
         limit.
+
+        From a versioned store they are optionally those as of a time. Raises ``UsageError`` for ``as_of`` on a store
+        without versions.
         """
         low, high = self._key(low), self._key(high)
-        return [entry for entry in self.all() if _within(_bare(entry.key), low, high)]
+        entries = self.all() if as_of is None else self._all_as_of(to_ms(as_of))
+        return [entry for entry in entries if _within(_bare(entry.key), low, high)]
 
     def all(self) -> list[StoreEntry]:
         """Return all entries, by key and window."""
@@ -127,6 +129,17 @@ class QueryableStore:
             return lookup_conversion(self.described.layout)(key)
         except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError):
             return key
+
+    def _versioned(self) -> Iterator[VersionedStore]:
+        for store in self.buckets.values():
+            if not isinstance(store, VersionedStore):
+                raise UsageError(f"the store {self.described.name} keeps no versions: query it without as_of")
+            yield store
+
+    def _all_as_of(self, as_of_ms: int) -> list[StoreEntry]:
+        versions = [(key, store.get(key, as_of_ms)) for store in self._versioned() for key in store.all_keys()]
+        found = [StoreEntry(key, stored.value, stored.timestamp) for key, stored in versions if stored is not None]
+        return sorted(found, key=lambda entry: sort_place(entry.key))
 
     @cached_property
     def _by_key(self) -> dict[Any, StoreEntry]:

@@ -122,14 +122,9 @@ def _selected(
     until: int | None,
     as_of: int | None,
 ) -> list[StoreEntry]:
-    from millrace_streams.checkpoints.entries import StoreEntry
-
-    if as_of is not None:
-        keys = [entry.key for entry in store.all()] if key is None else [_key(store, key)]
-        versions = [(each, store.version(each, as_of=as_of)) for each in keys]
-        return [StoreEntry(each, found.value, found.timestamp) for each, found in versions if found is not None]
-    first, last = (None if text is None else _key(store, text) for text in (key or low, key or high))
-    entries = store.range(first, last)
+    low, high = (low, high) if key is None else (key, key)
+    first, last = (None if text is None else _key(store, text) for text in (low, high))
+    entries = store.range(first, last, as_of=as_of)
     if since is None and until is None:
         return entries
     in_time = {entry.key for entry in store.fetch_all(since, until)}

@@ -158,6 +158,11 @@ class VersionedStore(ObjectStore):
         self.want_all()
         return iter(self._versions.items())
 
+    def all_keys(self) -> list[Any]:
+        """Return all keys with versions, also deleted ones, in byte order."""
+        self.want_all()
+        return sorted(self._versions, key=sort_key)
+
     def _note_deletion(self, key: Any, versions: Versions) -> None:
         if versions.values and versions.values[-1] is None:
             self._filed += 1
@@ -165,8 +170,7 @@ class VersionedStore(ObjectStore):
 
     def entries(self) -> Iterator[tuple[Any, Stored]]:
         """Yield the newest version of each key that has one."""
-        self.want_all()
-        for key in sorted(self._versions, key=sort_key):
+        for key in self.all_keys():
             newest = self._versions[key].newest()
             if newest is not None:
                 yield key, newest

@@ -10,8 +10,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+from typer.testing import CliRunner
 
 from millrace.errors import UsageError
 from millrace_streams import (
@@ -36,6 +38,7 @@ from millrace_streams import sum as sum_
 from millrace_streams.checkpoints.files import MountedFiles
 from millrace_streams.checkpoints.manifest import Manifest
 from millrace_streams.checkpoints.stored_state import committed_batch, manifest_of
+from millrace_streams.cli.streams import app
 from millrace_streams.compiler import stages_of
 from millrace_streams.layout import OPAQUE_SHAPE
 from millrace_streams.queries import QueryableStore, StoredState
@@ -149,8 +152,57 @@ def test_versions_are_found_as_of_a_time(state: StoredState) -> None:
     versions = state.store("versions")
     assert (versions.get("a"), versions.get("a", as_of=15), versions.get("a", as_of=5)) == (2, 1, None)
     assert versions.version("a", as_of=15).timestamp == 10
+    assert pairs(versions.range()) == [("a", 2)]
+    assert pairs(versions.range(as_of=20)) == [("a", 2)]
     with pytest.raises(UsageError, match="counts keeps no versions"):
         state.store("counts").get("a", as_of=1)
+    with pytest.raises(UsageError, match="counts keeps no versions"):
+        state.store("counts").range(as_of=1)
+
+
+def test_a_range_as_of_a_time_has_keys_that_were_deleted_later() -> None:
+    builder = StreamsBuilder()
+    builder.table("t", key="string", value="string", store="versions", versioned=100).to_stream().to("out")
+    driver = TopologyTestDriver(builder.build())
+    driver.pipe_records(
+        [TestRecord("t", "b", "two", 10), TestRecord("t", "a", "one", 10), TestRecord("t", "a", None, 30)]
+    )
+    found = queryable(driver, "versions")
+    assert pairs(found.range()) == [("b", "two")]
+    assert pairs(found.range(as_of=20)) == [("a", "one"), ("b", "two")]
+    assert pairs(found.range("b", as_of=20)) == [("b", "two")]
+    assert pairs(found.range(high="a", as_of=20)) == [("a", "one")]
+    assert found.range(as_of=5) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "keys"),
+    [
+        (["--key", ""], [""]),
+        (["--from", "", "--to", ""], [""]),
+        (["--to", ""], [""]),
+        (["--from", ""], ["", "a"]),
+        (["--key", "a"], ["a"]),
+    ],
+)
+def test_the_command_line_looks_up_an_empty_key(options: list[str], keys: list[str]) -> None:
+    builder = StreamsBuilder()
+    builder.table("t", **TYPES, store="table").to_stream().to("out")
+    driver = TopologyTestDriver(builder.build())
+    driver.pipe_records([TestRecord("t", "", 1, 0), TestRecord("t", "a", 2, 0)])
+    state = mock.MagicMock()
+    state.__enter__.return_value.store.return_value = queryable(driver, "table")
+    with mock.patch("millrace_streams.queries.open_state", return_value=state):
+        result = CliRunner().invoke(app, ["query", "table", "-c", "/data/c", "--format", "json", *options])
+    assert result.exit_code == 0, result.output
+    assert [json.loads(line)["key"] for line in result.output.splitlines()] == keys
+
+
+def queryable(driver: TopologyTestDriver, name: str) -> QueryableStore:
+    """Return a store of a driver as a query sees it."""
+    cut = stages_of(driver.plan)
+    [described] = [store for store in Manifest.of(cut, 1).stores if store.name == name]
+    return QueryableStore(described, {0: driver._tasks[0].stores[name]})
 
 
 def test_stores_of_processors_can_be_queried(state: StoredState) -> None:
