@@ -29,7 +29,13 @@ from millrace.errors import UsageError
 from millrace_streams.checkpoints.entries import StoreEntry, entries_of, frame_of, sort_place
 from millrace_streams.checkpoints.files import CheckpointFiles, checkpoint_files
 from millrace_streams.checkpoints.manifest import Manifest
-from millrace_streams.checkpoints.stored_state import committed_batch, manifest_of, read_store, reading_session
+from millrace_streams.checkpoints.stored_state import (
+    active_session,
+    committed_batch,
+    manifest_of,
+    read_store,
+    reading_session,
+)
 from millrace_streams.checkpoints.stores import StoreDescription
 from millrace_streams.frames.cells import lookup_conversion
 from millrace_streams.serdes import sort_key
@@ -182,11 +188,12 @@ def open_state(
     """Open the state of a topology's checkpoint after its last committed batch, or after ``batch``.
 
     ``checkpoint`` is a path, or a URI of any file system that Spark supports. ``spark`` is the session that reads the
-    state. The default is the active session, or else a temporary one.
+    state. The default is the active session, or else a temporary one. Give a URI if Spark's ``fs.defaultFS`` is not the
+    local file system and no session is active.
 
     Raises ``UsageError`` if the directory is no such checkpoint, or the batch is not available.
     """
-    if is_mounted(checkpoint):
+    if is_mounted(checkpoint) and active_session(spark) is None:
         # Refuse an invalid checkpoint before a session starts.
         _opened(checkpoint_files(checkpoint, None), batch)
     with reading_session(spark) as session:

@@ -48,15 +48,21 @@ class CheckpointFiles(Protocol):
 
 
 def checkpoint_files(location: str | Path, spark: SparkSession | None) -> CheckpointFiles:
-    """Return the files of the checkpoint at a path or URI.
+    """Return the files of the checkpoint at a path or URI. As in Spark, ``fs.defaultFS`` has a path without a scheme.
 
     Raises ``UsageError`` for a location that needs Spark, if there is no session.
     """
-    if is_mounted(location):
+    if is_mounted(location) and (spark is None or _is_local(location, spark)):
         return MountedFiles(checkpoint_directory(location))
     if spark is None:
         raise UsageError(f"{location}: Spark alone reaches this file system: give a session, or a path or file: URI")
     return HadoopFiles(str(location), spark)
+
+
+def _is_local(location: str | Path, spark: SparkSession) -> bool:
+    from pyspark_millrace.delta.table import is_local  # imported late, because Delta takes long to import
+
+    return is_local(spark, str(location))
 
 
 class MountedFiles:
@@ -116,6 +122,8 @@ class HadoopFiles:
         package = self._jvm.org.apache.spark.sql.execution.streaming.checkpointing
         hadoop = spark._jsparkSession.sessionState().newHadoopConf()
         try:
+            path = self._path("")
+            self._location = str(path.getFileSystem(hadoop).makeQualified(path).toString()).rstrip("/")
             self._files = package.CheckpointFileManager.create(self._path(""), hadoop)
         except Exception as error:
             raise self._problem("", "opened", error) from error

@@ -107,12 +107,17 @@ def _operators(files: CheckpointFiles) -> Iterator[dict[str, Any]]:
                 yield json.loads(text.partition("\n")[2])
 
 
+def active_session(spark: SparkSession | None) -> SparkSession | None:
+    """Return the given session, or the active one; None if there is none."""
+    from pyspark.sql import SparkSession as Session
+
+    return spark or Session.getActiveSession()
+
+
 @contextmanager
 def reading_session(spark: SparkSession | None) -> Iterator[SparkSession]:
     """Yield the given session, the active one, or a temporary one."""
-    from pyspark.sql import SparkSession as Session
-
-    active = spark or Session.getActiveSession()
+    active = active_session(spark)
     if active is not None:
         yield active
         return

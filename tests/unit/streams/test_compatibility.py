@@ -10,6 +10,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -283,6 +284,26 @@ def test_a_checkpoint_binds_from_its_first_batch_on(tmp_path: Path) -> None:
     assert kept is not None
     assert kept.to_json() == manifest(changed(table="elsewhere")).to_json()
     assert [path.name for path in (tmp_path / "_millrace").iterdir()] == ["topology.json"]
+
+
+@pytest.mark.parametrize(
+    ("location", "default", "found"),
+    [
+        ("/data/c", "hdfs://nn/", "hdfs://nn/data/c"),
+        ("/data/c", "file:///", "/data/c"),
+        ("file:/data/c", "hdfs://nn/", "/data/c"),
+    ],
+)
+def test_a_path_without_a_scheme_is_on_the_default_file_system_of_spark(
+    location: str, default: str, found: str
+) -> None:
+    spark = mock.MagicMock()
+    spark._jsc.hadoopConfiguration().get.return_value = default
+    path = spark.sparkContext._jvm.org.apache.hadoop.fs.Path.return_value
+    path.getFileSystem.return_value.makeQualified.return_value.toString.return_value = f"hdfs://nn{location}"
+    files = checkpoint_files(location, spark)
+    assert files.location == found
+    assert isinstance(files, MountedFiles) == found.startswith("/")
 
 
 def test_manifests_of_others_are_refused(tmp_path: Path) -> None:
