@@ -14,7 +14,9 @@ from deltalake import DeltaTable
 from pyspark.sql import Row
 
 from millrace.clients import Admin, Producer
+from millrace_streams.runners import delta as of_topologies
 from pyspark_millrace.delta import direct_merge, in_turn, merging, upsert
+from pyspark_millrace.delta.transactions import Transaction
 
 from .streaming_query import finish
 
@@ -97,6 +99,23 @@ def test_a_plain_table_is_merged_into_directly_unless_the_batch_is_large(spark, 
     check(spark, tmp_path / "t", writer(tmp_path / "t"))
     assert operation(spark, tmp_path / "t") == ("MERGE" if place == "spark" else "WRITE")
     assert DeltaTable(str(tmp_path / "t")).transaction_version("test") == 1
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_topologys_table_has_one_row_of_a_key_that_several_buckets_have(
+    spark, tmp_path, is_large, exists, monkeypatch
+):
+    if is_large:
+        monkeypatch.setattr(merging, "COLLECTED_BYTES_MAX", -1)
+    if exists:
+        create(spark, tmp_path / "t")
+    for number in range(2):
+        rows = spark.createDataFrame([(1, f"one {number}"), (4, "x"), (1, f"other {number}")], "id BIGINT, word STRING")
+        of_topologies.upsert(rows, str(tmp_path / "t"), ["id"], Transaction(application="test", version=number))
+    found = rows_in(spark, tmp_path / "t")
+    assert found[0] in ([(1, "other 1")] if not is_large else [(1, "one 1"), (1, "other 1")])
+    assert found[1:] == [*([(2, "b"), (3, "c")] if exists else []), (4, "x")]
 
 
 def test_a_constraint_of_the_table_is_kept(spark, tmp_path):

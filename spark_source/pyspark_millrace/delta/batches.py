@@ -8,13 +8,17 @@ Therefore a query may change from one of these writers to another between two ru
 
 from __future__ import annotations
 
+import os
+import posixpath
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from millrace.errors import UsageError
 from pyspark_millrace.delta.changes import ChangeRules
 from pyspark_millrace.delta.compaction import Compaction, Compactor
+from pyspark_millrace.delta.table import local_directory
 from pyspark_millrace.delta.transactions import Transaction, append_rows, check_delta, query_id_of
 from pyspark_millrace.interruption import interrupted_in_few_words
 
@@ -148,8 +152,16 @@ def in_turn(*writers: BatchWriter) -> InTurn:
     """
     seen: set[tuple[str, str | None]] = set()
     for writer in writers:
-        identity = (writer.table, writer.application)
+        identity = (_place(writer.table), writer.application)
         if identity in seen:
             raise UsageError(f"two writers of {writer.table}: give each an application=<name> of its own")
         seen.add(identity)
     return InTurn(tuple(writers))
+
+
+def _place(table: str) -> str:
+    """Return one spelling for all spellings of a table's path or URI."""
+    parts = urlsplit(table)
+    if not parts.scheme or (parts.scheme == "file" and parts.netloc in ("", "localhost")):
+        return os.path.realpath(local_directory(table))
+    return parts._replace(path=posixpath.normpath(parts.path)).geturl()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_millrace.delta.direct_merge import DirectMerge, is_simple
-from pyspark_millrace.delta.rewriting import Changes
+from pyspark_millrace.delta.rewriting import Changes, last_of_each_key
 from pyspark_millrace.delta.schemas import check_merged
 from pyspark_millrace.delta.transactions import (
     Transaction,
@@ -60,14 +60,17 @@ class KeyedTable:
     merge_schema: bool = False
     partition_by: tuple[str, ...] = ()
 
-    def merge(self, rows: DataFrame, latest: Callable[[DataFrame], DataFrame], transaction: Transaction) -> int | None:
+    def merge(
+        self, rows: DataFrame, latest: Callable[[DataFrame], DataFrame] | None, transaction: Transaction
+    ) -> int | None:
         """Merge the changes that ``latest`` returns for the rows of a batch, once for the transaction.
 
-        A table that does not exist is created. Returns the size of the added files in bytes, or ``None`` if it is
+        ``latest`` returns each key once. Without it the rows are the changes. Of several rows with the same key, one is
+        used. A table that does not exist is created. Returns the size of the added files in bytes, or ``None`` if it is
         unknown. Raises ``SchemaMismatchError`` when the table lacks columns and ``merge_schema`` is false, or when its
         columns have types of another kind.
         """
-        spark, changes = rows.sparkSession, latest(rows)
+        spark, changes = rows.sparkSession, self._unique(rows, latest)
         written = changes.drop(self.deleted).schema if self.deleted is not None else changes.schema
         direct = None if is_connect(spark) else DirectMerge.open(spark, self.path)
         if direct is None:
@@ -77,10 +80,14 @@ class KeyedTable:
             return None
         with kept(rows) as batch:
             if batch.size_bytes > COLLECTED_BYTES_MAX:
-                self._merge_by_spark(latest(batch.rows), written, transaction)
+                self._merge_by_spark(self._unique(batch.rows, latest), written, transaction)
                 return None
             # One task, because a shuffle of so small a batch costs more.
-            collected = latest(batch.rows.coalesce(1)).toArrow()
+            together = batch.rows.coalesce(1)
+            if latest is not None:
+                collected = latest(together).toArrow()
+            else:
+                collected = last_of_each_key(together.toArrow(), self.key)
         if direct is None:
             direct = DirectMerge.open(spark, self.path)
         small = Changes.of(collected, self.deleted, self.key, self.guard)
@@ -89,6 +96,9 @@ class KeyedTable:
             with set_for_now(spark, {_MATERIALIZED: "none"}):  # the rows are in the driver and do not change
                 self._merge_by_spark(spark.createDataFrame(collected, changes.schema), written, transaction)
         return added_bytes
+
+    def _unique(self, rows: DataFrame, latest: Callable[[DataFrame], DataFrame] | None) -> DataFrame:
+        return rows.dropDuplicates(list(self.key)) if latest is None else latest(rows)
 
     def _merge_by_spark(self, changes: DataFrame, written: StructType, transaction: Transaction) -> None:
         from pyspark.sql import functions as F  # noqa: N812

@@ -76,6 +76,12 @@ def _numbers(column: pa.ChunkedArray, values: pa.Array) -> Places:
     return found
 
 
+def last_of_each_key(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    """Return the rows without those that a later row with the same key follows."""
+    keys = rows.select(key)
+    return rows.filter(pa.array(KeyIndex(keys).places(keys.columns) == np.arange(rows.num_rows)))
+
+
 @dataclass(frozen=True, slots=True)
 class Changes:
     """Latest change of each key.
@@ -91,7 +97,7 @@ class Changes:
 
     @classmethod
     def of(cls, table: pa.Table, deleted: str | None, key: Sequence[str], guard: str | None) -> Changes:
-        """Create the changes from a table with a column that marks deletions (``deleted``)."""
+        """Create the changes from a table with a column that marks deletions (``deleted``). Its keys are unique."""
         if deleted is None:
             return cls(table.combine_chunks(), np.zeros(table.num_rows, np.bool_), tuple(key), guard)
         marks = table.column(deleted).to_numpy().astype(np.bool_)

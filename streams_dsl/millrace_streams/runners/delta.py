@@ -38,9 +38,11 @@ def upsert(
 ) -> None:
     """Update the rows whose key exists, and insert the others. Null keys equal null keys.
 
-    ``rows`` must have unique keys. With ``mark``, a boolean column, rows where it is true delete the row of their key.
+    A bucket has one row of a key. Several buckets have rows of a key if producers placed its records in several
+    partitions. Then one of these rows is written. With ``mark``, a boolean column, rows where it is true delete the row
+    of their key.
     """
-    KeyedTable(path=path, key=tuple(key), deleted=mark).merge(rows, lambda latest: latest, transaction)
+    KeyedTable(path=path, key=tuple(key), deleted=mark).merge(rows, None, transaction)
 
 
 def overwrite(rows: DataFrame, path: str) -> None:

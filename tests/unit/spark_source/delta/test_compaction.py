@@ -44,3 +44,22 @@ def test_two_writers_of_a_table_need_names():
     with pytest.raises(UsageError, match="two writers of /t: give each an application"):
         in_turn(append("/t"), upsert("/t/", key=["id"]))
     assert len(in_turn(append("/t"), upsert("/t", key=["id"], application="other"), append("/u")).writers) == 3
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("/data/t", "file:/data/t"),
+        ("/data/t", "file:///data/more/../t"),
+        ("/data/t", "/data//./t"),
+        ("s3a://bucket/data/t", "S3A://bucket/data//./t/"),
+    ],
+)
+def test_writers_of_a_table_under_two_spellings_need_names(one, other):
+    with pytest.raises(UsageError, match=r"two writers of .*: give each an application"):
+        in_turn(append(one), append(other))
+
+
+def test_writers_of_tables_with_equal_paths_in_two_places_need_no_names():
+    places = [append(f"{scheme}/data/t") for scheme in ("", "s3a://one", "s3a://two", "hdfs://one")]
+    assert len(in_turn(*places).writers) == len(places)

@@ -13,7 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.errors import SchemaMismatchError
-from pyspark_millrace.delta.rewriting import OUTCOME_SCHEMA, Changes, KeyIndex, Outcome, Rewriting, in_tasks
+from pyspark_millrace.delta.rewriting import (
+    OUTCOME_SCHEMA,
+    Changes,
+    KeyIndex,
+    Outcome,
+    Rewriting,
+    in_tasks,
+    last_of_each_key,
+)
 from pyspark_millrace.delta.statistics import IndexedColumns
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string()), ("version", pa.int32()), ("word", pa.string())])
@@ -164,3 +172,11 @@ def test_times_of_spark_files_are_read_in_full_range(tmp_path):
     )
     files = Rewriting(str(tmp_path), schema, IndexedColumns(), change).rewritten(["f.parquet"]).files
     assert [each["at"] for each in read(tmp_path, files)] == [times[0], times[0]]
+
+
+@given(st.lists(st.tuples(KEYS, st.integers())))
+def test_the_last_row_of_each_key_is_kept_in_its_place(rows):
+    table = pa.Table.from_pylist([row(key, 0, str(number)) for key, number in rows], SCHEMA)
+    last = {key: at for at, (key, _) in enumerate(rows)}
+    kept = [each for at, each in enumerate(table.to_pylist()) if at in last.values()]
+    assert last_of_each_key(table, ["a", "b"]).to_pylist() == kept
