@@ -6,9 +6,10 @@ job that is killed at any moment resumes when it is run again. Readers with isol
 record and see none twice. By default the job reads the records that the topic holds and ends. With --continuous it runs
 until it is stopped (SIGTERM or Ctrl-C stop it cleanly).
 
-A copy keeps key, value, headers and timestamp of each record, or the columns of a typed topic. The options --select and
---where change the copy with Spark SQL over the source's columns. The option --columns reads other columns, such as
-__offset.
+A copy keeps key, value, headers and timestamp of each record, or the columns of a typed topic. The records of a
+partition stay in order. If order does not matter, --source-option splitPartitions=true lets several tasks read a
+partition. The options --select and --where change the copy with Spark SQL over the source's columns. The option
+--columns reads other columns, such as __offset.
 
   python jobs/topic_to_topic.py --source orders --target orders_copy --checkpoint /data/checkpoints/orders_copy
   spark-submit jobs/topic_to_topic.py --source orders --target large_orders --checkpoint /data/checkpoints/large \
@@ -38,6 +39,7 @@ from pyspark_millrace.job import (
     trigger,
 )
 from pyspark_millrace.job import parse_arguments as parse
+from pyspark_millrace.options.source import with_whole_partitions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -106,7 +108,8 @@ def whole_record(names: Sequence[str], *, keep_partitions: bool) -> list[str]:
 
 def rows_to_write(spark: "SparkSession", arguments: Arguments) -> "DataFrame":
     """Return the stream of rows to write."""
-    options = source_options(arguments, arguments.source, arguments.source_option)
+    # Tasks write at the same time. Splits of a partition in several tasks would mix its records.
+    options = with_whole_partitions(source_options(arguments, arguments.source, arguments.source_option))
     reader = spark.readStream.format("millrace")
     if "columns" not in options:
         names = reader.options(**options).load().columns

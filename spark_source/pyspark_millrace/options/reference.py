@@ -112,6 +112,13 @@ _SPLITS: Final = (
         origin=OptionOrigin.MILLRACE,
     ),
     Option(
+        "splitPartitions",
+        "If false, one task reads all records of a partition, so that a sink with a writer for each task keeps their "
+        "order. `minPartitions`, `maxRecordsPerPartition` and `splitBytes` are then refused.",
+        default="`true`",
+        origin=OptionOrigin.MILLRACE,
+    ),
+    Option(
         "maxRecordsPerBatch",
         "Upper bound of the rows in one Arrow batch that a task hands to Spark.",
         default="50000",

@@ -140,6 +140,7 @@ class SourceOptions:
     transform: str | None = field(repr=False)
     transform_schema: str | None
     by_reference: bool = False
+    split_partitions: bool = True
     group_id: str | None = None
     group_id_prefix: str | None = None
     decode: DecodeOptions | None = None
@@ -210,6 +211,7 @@ def parse_options(values: Mapping[str, str]) -> SourceOptions:
         transform=given.text("transform"),
         transform_schema=given.text("transformSchema"),
         by_reference=given.flag("byReference", default=False),
+        split_partitions=given.flag("splitPartitions", default=True),
         group_id=_group_id(given),
         group_id_prefix=_group_id_prefix(given),
         max_bytes_per_second=given.whole_number("maxBytesPerSecond"),
@@ -221,6 +223,17 @@ def parse_options(values: Mapping[str, str]) -> SourceOptions:
     )
     _check_together(options, given)
     return options
+
+
+_ABOUT_SPLITS: Final = ("minPartitions", "maxRecordsPerPartition", "splitBytes")
+
+
+def with_whole_partitions(options: Mapping[str, str]) -> dict[str, str]:
+    """Return options with ``splitPartitions=false``, unless an option defines the splits already."""
+    known = {name.lower() for name in ("splitPartitions", *_ABOUT_SPLITS)}
+    if any(name.lower() in known for name in options):
+        return dict(options)
+    return {**options, "splitPartitions": "false"}
 
 
 _STARTING: Final = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
@@ -379,6 +392,8 @@ def _check_together(options: SourceOptions, given: GivenOptions) -> None:
         raise UsageError("columns and includeHeaders contradict each other: name headers in columns")
     for name in _BY_PARTITION:
         _check_read(given, name, options.subscription)
+    if not options.split_partitions and (cut := given.present(*_ABOUT_SPLITS)):
+        raise UsageError(f"splitPartitions=false and {next(iter(cut))} contradict each other: leave one out")
     if (options.transform is None) != (options.transform_schema is None):
         raise UsageError(
             "transform and transformSchema go together: give a pickled function, and the DDL of the columns it returns"

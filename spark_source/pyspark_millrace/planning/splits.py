@@ -3,14 +3,15 @@
 The broker returns the extents of segment files that hold a range, cut at index positions to about the requested size. A
 split is a run of extents of one partition. Splits are sized by bytes, not by partition or record count. So one huge
 partition uses every core, and a skewed topic starves no partition. Every partition with records has at least one split,
-as with Spark's Kafka connector.
+as with Spark's Kafka connector. If a sink must keep the order of a partition's records, the partition is one split
+(``whole_partitions``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Final
 
 from pyspark_millrace.planning.offsets import OffsetRange
@@ -138,6 +139,17 @@ def plan_splits(
             split, range=replace(split.range, start=split.extents[0].start_offset, end=split.extents[-1].end_offset)
         )
         for split in splits
+    ]
+
+
+def whole_partitions(splits: Sequence[PlannedSplit]) -> list[PlannedSplit]:
+    """Join the splits of each partition. ``splits`` are in order of partition and offset."""
+    runs = [list(run) for _, run in groupby(splits, key=lambda split: split.range.key)]
+    return [
+        PlannedSplit(
+            replace(run[0].range, end=run[-1].range.end), tuple(extent for split in run for extent in split.extents)
+        )
+        for run in runs
     ]
 
 

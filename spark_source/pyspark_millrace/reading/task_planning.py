@@ -21,6 +21,7 @@ from pyspark_millrace.planning.splits import (
     plan_splits,
     split_bytes,
     total_bytes,
+    whole_partitions,
 )
 from pyspark_millrace.reading.pacing import Pace
 from pyspark_millrace.reading.tasks import SplitTask
@@ -71,6 +72,8 @@ def plan_tasks(
     splits = plan_splits(
         located, sizes, min_splits=options.min_partitions, max_records=options.max_records_per_partition
     )
+    if not options.split_partitions:
+        splits = whole_partitions(splits)
     _log.info(
         "%d splits of up to %d bytes for %d bytes in %d ranges; %d bytes left out by the filter",
         len(splits), size, everything, len(located), before.total() - everything,

@@ -23,7 +23,7 @@ from millrace_streams.compiler import Plan, compile_topology
 from millrace_streams.compiler.plan import SourceReader
 from millrace_streams.compiler.stages import Stage, Stages, stages_of
 from millrace_streams.errors import TopologyError
-from millrace_streams.graph import SourceNode, Topology
+from millrace_streams.graph import DeltaSinkNode, SourceNode, Topology
 from millrace_streams.layout import OPAQUE_SHAPE, TopicShape
 from millrace_streams.payload_rows import PayloadRows
 from millrace_streams.runners.packed_rows import PACKED_DDL, ROWS_PER_PAYLOAD
@@ -33,7 +33,7 @@ from millrace_streams.runners.worker import SourceRun, WorkerStage
 from millrace_streams.serdes import SERDES, RowSerde, Serde
 from millrace_streams.steps.batch import HEADERS, OFFSET, PARTITION, SEQUENCE, TIMESTAMP
 from millrace_streams.steps.reader import Reader
-from pyspark_millrace.options.source import parse_options
+from pyspark_millrace.options.source import parse_options, with_whole_partitions
 from pyspark_millrace.transform import encode_transform
 
 if TYPE_CHECKING:
@@ -200,6 +200,9 @@ class Job:
             else:
                 run = encode_transform(self._run(reader, prologue))
                 options = self._options(reader, defaults) | {"transform": run, "transformSchema": PACKED_DDL}
+                if not all(isinstance(node, DeltaSinkNode) for node in prologue.outputs):
+                    # Rows go from the source's tasks to a topic, and each task writes on its own.
+                    options = with_whole_partitions(options)
                 frame = _load(spark.readStream if streaming else spark.read, options)
             found.append((min((send.stage for send in prologue.sends), default=-1), frame))
         return found

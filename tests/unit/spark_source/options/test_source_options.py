@@ -20,6 +20,7 @@ from pyspark_millrace.options.source import (
     TopicPattern,
     Topics,
     parse_options,
+    with_whole_partitions,
 )
 from pyspark_millrace.partition_key import PartitionKey
 
@@ -152,6 +153,7 @@ WRONG = [
     ("fetchOffset.retryIntervalMs", "1s", "a whole number from 0"),
     ("minPartitions", "-4", "a whole number from 1"),
     ("splitBytes", "8m", "a whole number from 1"),
+    ("splitPartitions", "0", "true or false"),
     ("directReads", "sometimes", "auto, always, never"),
     ("startingOffsets", "newest", "earliest, latest"),
     ("startingOffsets", '{"orders": [1]}', "JSON such as"),
@@ -289,3 +291,16 @@ def test_the_group_id_is_read_with_and_without_prefix() -> None:
         parse_options({**options, "group.id": "g", "kafka.group.id": "h"})
     with pytest.raises(UsageError, match="name of a group"):
         parse_options({**options, "group.id": " "})
+
+
+@pytest.mark.parametrize("name", ["minPartitions", "maxRecordsPerPartition", "splitBytes"])
+def test_a_whole_partition_is_not_cut(name):
+    with pytest.raises(UsageError, match=f"splitPartitions=false and {name} contradict each other"):
+        parse_options({**BASE, "SplitPartitions": "false", name: "5"})
+    assert parse_options({**BASE, "splitPartitions": "true", name: "5"}).split_partitions
+
+
+def test_partitions_are_whole_unless_an_option_defines_the_splits():
+    assert not parse_options(with_whole_partitions(BASE)).split_partitions
+    for name, value in {"SPLITPARTITIONS": "true", "splitbytes": "5", "minPartitions": "2"}.items():
+        assert with_whole_partitions({**BASE, name: value}) == {**BASE, name: value}

@@ -19,6 +19,7 @@ from pyspark_millrace.planning.splits import (
     plan_splits,
     split_bytes,
     total_bytes,
+    whole_partitions,
 )
 
 
@@ -83,6 +84,13 @@ def test_pieces_are_even_and_at_most_a_quarter_over(range_bytes, size):
     assert piece <= size * 5 // 4 + 1
     pieces = -(-range_bytes // piece)
     assert pieces == 1 or range_bytes > (pieces - 1) * size
+
+
+@given(located(), st.integers(1, 3000))
+def test_whole_partitions_have_one_split_each_with_all_records_in_order(found, size):
+    splits = whole_partitions(plan_splits(found, [size] * len(found)))
+    assert offsets_of(splits) == asked(found)
+    assert [split.range for split in splits] == [wanted for wanted, extents in found if extents]
 
 
 def test_every_partition_with_records_has_a_split_of_its_own():
