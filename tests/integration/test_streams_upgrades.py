@@ -154,6 +154,37 @@ def test_a_changed_topology_gets_state_as_if_it_had_been_there_from_the_beginnin
     assert [(row["key"], int.from_bytes(row["value"])) for row in written] == [(b"b", 2), (b"a", 3)]
 
 
+def test_a_batch_that_a_changed_topology_runs_again_is_written_once(application: Application) -> None:
+    with Admin({"bootstrap.servers": application.servers}) as admin:
+        for topic in ("one", "other"):
+            admin.create_topic(topic, partitions=1)
+
+    def run(*topics: str, changed: bool) -> None:
+        builder = StreamsBuilder()
+        words = builder.stream("words", key="string", value="long")
+        for topic in topics:
+            (words.filter(lambda value: value > 0) if changed else words).to(topic)
+        application.run(builder.build())
+
+    application.send("a b")
+    run("one", "other", changed=False)
+    # The driver died after the commits of the sinks, and before Spark's.
+    (application.checkpoint / "commits" / "0").unlink()
+    (application.checkpoint / "commits" / ".0.crc").unlink(missing_ok=True)
+    run("other", "one", changed=True)
+    application.send("c")
+    run("other", "one", changed=True)
+    with Consumer({"bootstrap.servers": application.servers, "isolation.level": "read_committed"}) as consumer:
+        for topic in ("one", "other"):
+            partition = TopicPartition(topic, 0)
+            consumer.assign([partition])
+            consumer.seek_to_beginning()
+            end, found = consumer.end_offsets([partition])[partition], list[Any]()
+            while consumer.position(partition) < end:
+                found += [record.key for record in consumer.poll(100)]
+            assert found == [b"a", b"b", b"c"]
+
+
 @pytest.mark.dial("REBUILD_KILL_ROUNDS", seconds=60)
 def test_a_rebuild_that_is_killed_continues_and_spoils_nothing(application: Application, rounds: int) -> None:
     seed = int(os.environ.get("REBUILD_KILL_SEED", random.SystemRandom().randrange(2**32)))

@@ -3,40 +3,54 @@
 The check names the nodes that prevent a topology from resuming. A changed topology restores the state of an older one
 under three conditions. Its stores have the same names and meanings. It reads its topics in the same order. Its records
 are repartitioned to the same stages. Everything else may change: filters, expressions outside keys and aggregates,
-functions, names of stateless nodes, sinks, grace and retention.
+functions, names of stateless nodes, sinks, grace and retention. While a micro-batch is unfinished, several sinks of one
+topic may not change, because some of them may have the rows of that micro-batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 
 from millrace_streams.checkpoints.files import CheckpointFiles, MountedFiles
 from millrace_streams.checkpoints.manifest import Manifest, read_manifest, write_manifest
+from millrace_streams.checkpoints.sinks import with_ids_of
 from millrace_streams.checkpoints.stores import FOREIGN_KEY, StoreDescription
 from millrace_streams.checkpoints.swap import finish_swap
 from millrace_streams.errors import IncompatibleStateError
 from millrace_streams.serdes import serde_of_field
 
 
-def admit(now: Manifest, files: CheckpointFiles) -> None:
+def admit(now: Manifest, files: CheckpointFiles) -> Manifest:
     """Check that a topology can resume from a checkpoint, and write its manifest.
+
+    Returns the manifest, with the identities under which the sinks write.
 
     Raises ``IncompatibleStateError`` that names the change in each node.
     """
     if isinstance(files, MountedFiles):
         finish_swap(files.directory)
     before = read_manifest(files)
-    if before is not None and any(name.isdecimal() for name in files.names("offsets")):
+    planned, finished = (_newest(files.names(log)) for log in ("offsets", "commits"))
+    if before is not None and planned >= 0:
         differences = list(differences_between(before, now))
         if differences:
             raise IncompatibleStateError(
                 f"{files.location} belongs to another topology: {'; '.join(differences)}. Undo the change, rebuild "
                 "the state (millrace streams rebuild), or start with a new checkpoint"
             )
+        if planned > finished:
+            now = replace(now, sinks=with_ids_of(before.sinks, now.sinks, files.location))
     if before is None or before.to_json() != now.to_json():
         write_manifest(files, now)
+    return now
+
+
+def _newest(names: Iterable[str]) -> int:
+    """Return the largest number of a micro-batch among the files of a log, -1 if there is none."""
+    return max((int(name) for name in names if name.isdecimal()), default=-1)
 
 
 def differences_between(before: Manifest, now: Manifest) -> Iterator[str]:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from millrace.errors import UsageError
 from millrace_streams.checkpoints.files import CheckpointFiles
+from millrace_streams.checkpoints.sinks import SinkDescription, describe_sinks
 from millrace_streams.checkpoints.stores import StoreDescription, describe_stores
 from millrace_streams.compiler import Stages
 from millrace_streams.errors import IncompatibleStateError
@@ -29,20 +30,27 @@ class Manifest:
     """Parts of a topology on which its checkpoint depends.
 
     ``sources`` are topics with their nodes, in Spark's order. ``moves`` lists for each stage the nodes whose rows come
-    in. ``buckets`` is the number of buckets of the state. ``sinks`` are the sink nodes. ``partitions`` has the number
-    of partitions of each topic whose keys are in stores by partition; manifests of earlier versions lack it.
+    in. ``buckets`` is the number of buckets of the state. ``sinks`` are the sinks with their identities. ``partitions``
+    has the number of partitions of each topic whose keys are in stores by partition; manifests of earlier versions lack
+    it.
     """
 
     sources: tuple[tuple[str, str], ...]
     moves: tuple[tuple[str, ...], ...]
     buckets: int
     stores: tuple[StoreDescription, ...]
-    sinks: tuple[str, ...] = ()
+    sinks: tuple[SinkDescription, ...] = ()
     partitions: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, stages: Stages, buckets: int, partitions: Mapping[str, int] | None = None) -> Manifest:
-        """Return the manifest of a topology that is cut into stages."""
+    def of(
+        cls,
+        stages: Stages,
+        buckets: int,
+        partitions: Mapping[str, int] | None = None,
+        dead_letters: Mapping[str, str] | None = None,
+    ) -> Manifest:
+        """Return the manifest of a topology that is cut into stages. ``describe_sinks`` describes ``dead_letters``."""
         readers = zip(stages.plan.readers, stages.prologues, strict=True)
         entered = [(min((send.stage for send in each.sends), default=-1), reader.source) for reader, each in readers]
         # Spark orders sources by their first stage; those without a stage come last.
@@ -53,7 +61,7 @@ class Manifest:
             moves=tuple(tuple(send.node for send in stage.receives) for stage in stages.stages),
             buckets=buckets,
             stores=tuple(describe_stores(stages)),
-            sinks=tuple(node.name for node in stages.plan.outputs),
+            sinks=tuple(describe_sinks(stages.plan, dead_letters or {})),
             partitions=partitions or {},
         )
 
@@ -73,7 +81,7 @@ class Manifest:
             "moves": [list(move) for move in self.moves],
             "buckets": self.buckets,
             "stores": [store.to_json() for store in self.stores],
-            "sinks": list(self.sinks),
+            "sinks": [sink.to_json() for sink in self.sinks],
             "partitions": dict(self.partitions),
         }
 
@@ -85,7 +93,7 @@ class Manifest:
             moves=tuple(tuple(move) for move in found["moves"]),
             buckets=found["buckets"],
             stores=tuple(StoreDescription.from_json(store) for store in found["stores"]),
-            sinks=tuple(found["sinks"]),
+            sinks=tuple(SinkDescription.from_json(sink) for sink in found["sinks"]),
             partitions={str(topic): int(number) for topic, number in found.get("partitions", {}).items()},
         )
 

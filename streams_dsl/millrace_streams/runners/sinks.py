@@ -1,9 +1,9 @@
 """Sinks: Delta tables, topics, and user functions, each written once per micro-batch.
 
 Tables are written in a Delta transaction, topics in a transaction of the millrace sink. Both are named by the query's
-id (from its checkpoint) and the sink's node, and numbered by the micro-batch. A repeated micro-batch is skipped by
-sinks that have written it. A user function receives the number and must handle repetitions itself, as with Spark's
-``foreachBatch``.
+id (from its checkpoint) and the sink's id (``checkpoints.sinks``), and numbered by the micro-batch. A repeated
+micro-batch is skipped by sinks that have written it. A user function receives the number and must handle repetitions
+itself, as with Spark's ``foreachBatch``.
 """
 
 from __future__ import annotations
@@ -203,9 +203,10 @@ class FunctionTarget:
 
 @dataclass(frozen=True, slots=True)
 class Sinks:
-    """All sinks of a plan."""
+    """All sinks of a plan. ``ids`` has the identity of each sink, by node."""
 
     targets: Mapping[str, Target]
+    ids: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -269,7 +270,7 @@ class Sinks:
         """Write a micro-batch to all sinks with rows."""
         for name, target in self.targets.items():
             if results.counts.rows[name]:
-                target.write(results, Transaction(application=f"{query_id}/{name}", version=batch_id))
+                target.write(results, Transaction(application=f"{query_id}/{self.ids[name]}", version=batch_id))
 
     def write_all(self, results: Results) -> None:
         """Write the results of a batch job: tables are replaced, topics appended."""

@@ -100,7 +100,11 @@ def run_stream(
     if on_plan is not None:
         on_plan(explain(job.plan))
     sinks = Sinks.of(job.plan, tables, job.inputs.client, foreach_batch, dead_letters)
-    admit(Manifest.of(job.stages, job.buckets, job.kept_partitions), checkpoint_files(checkpoint, spark))
+    letters = {DEAD_LETTERS: dead_letters} if dead_letters is not None else {}
+    manifest = admit(
+        Manifest.of(job.stages, job.buckets, job.kept_partitions, letters), checkpoint_files(checkpoint, spark)
+    )
+    sinks = replace(sinks, ids={sink.node: sink.id for sink in manifest.sinks})
     sinks.prepare(spark)
     job = replace(job, writers=sinks.writers)
     return start(

@@ -317,3 +317,84 @@ def test_manifests_of_others_are_refused(tmp_path: Path) -> None:
         path.write_text(damaged)
         with pytest.raises(IncompatibleStateError, match="cannot be read"):
             read_manifest(MountedFiles(tmp_path))
+
+
+def ids(kept: Manifest) -> dict[str, str]:
+    return {sink.target: sink.id for sink in kept.sinks}
+
+
+def batches(directory: Path, *, planned: int, finished: int) -> None:
+    for log, entries in (("offsets", planned), ("commits", finished)):
+        (directory / log).mkdir(exist_ok=True)
+        for path in (directory / log).iterdir():
+            path.unlink()
+        for number in range(entries):
+            (directory / log / str(number)).touch()
+
+
+def into(*topics: str, filtered: bool = False) -> Build:
+    """Write flights to topics, and to a table."""
+
+    def build(builder: StreamsBuilder) -> None:
+        stream = flights(builder).filter(col("delay") > 3) if filtered else flights(builder)
+        for topic in topics:
+            stream.to(topic)
+        stream.to_delta("flights")
+
+    return build
+
+
+def test_sinks_are_identified_by_their_targets(tmp_path: Path) -> None:
+    files = MountedFiles(tmp_path)
+    first = admit(manifest(into("a", "b", "a")), files)
+    expected = {target: target for target in ("topic/a/1", "topic/b/1", "topic/a/2", "table/flights/1")}
+    assert ids(first) == expected
+    batches(tmp_path, planned=3, finished=3)
+    changed = admit(manifest(into("b", "a", "a", filtered=True)), files)
+    assert ids(changed) == expected
+
+
+def test_an_unfinished_batch_does_not_refuse_changes_of_sinks_that_are_alone_in_their_topics(tmp_path: Path) -> None:
+    files = MountedFiles(tmp_path)
+    admit(manifest(into("a", "b", "c")), files)
+    batches(tmp_path, planned=3, finished=2)
+    found = ids(admit(manifest(into("d", "b", "a", filtered=True)), files))
+    assert found == {target: target for target in ("topic/d/1", "topic/b/1", "topic/a/1", "table/flights/1")}
+
+
+@pytest.mark.parametrize("change", [into("a", "a", filtered=True), into("a"), into("a", "b", "a")])
+def test_several_sinks_of_a_topic_change_only_while_no_batch_is_unfinished(tmp_path: Path, change: Build) -> None:
+    files = MountedFiles(tmp_path)
+    admit(manifest(into("a", "a")), files)
+    batches(tmp_path, planned=3, finished=2)
+    with pytest.raises(IncompatibleStateError, match=r"has an unfinished micro-batch.*the sinks of topic/a have"):
+        admit(manifest(change), files)
+    admit(manifest(into("a", "a")), files)
+    batches(tmp_path, planned=3, finished=3)
+    admit(manifest(change), files)
+
+
+def test_an_unfinished_batch_of_an_older_millrace_keeps_the_names_of_its_nodes(tmp_path: Path) -> None:
+    files = MountedFiles(tmp_path)
+    older = manifest(into("a", "b"))
+    told = older.to_json() | {"sinks": [sink.node for sink in older.sinks]}
+    admit(older, files)
+    path = tmp_path / "_millrace" / "topology.json"
+    batches(tmp_path, planned=3, finished=2)
+    path.write_text(json.dumps(told))
+    with pytest.raises(IncompatibleStateError, match="an older millrace planned it, and the names of the sinks"):
+        admit(manifest(into("a", "b", filtered=True)), files)
+    for _ in range(2):  # the micro-batch fails, and the query starts again
+        kept = admit(manifest(into("a", "b")), files)
+        assert all(sink.id == sink.node for sink in kept.sinks)
+    batches(tmp_path, planned=3, finished=3)
+    assert ids(admit(manifest(into("a", "b", filtered=True)), files)) == ids(manifest(into("a", "b")))
+
+
+def test_dead_letters_of_another_topic_have_another_identity() -> None:
+    builder = StreamsBuilder()
+    hours(builder)
+    stages = stages_of(compile_topology(builder.build(), {"flights": SHAPE}))
+    for topic in ("bad", "worse"):
+        last = Manifest.of(stages, 2, {"letters": topic}).sinks[-1]
+        assert (last.node, last.id) == ("letters", f"dead_letters/{topic}/1")
