@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from millrace.coordination import Coordination, OnLoop, paths
+from millrace.coordination import Coordination, OnLoop, Watch, paths
 from millrace.topic_names import is_topic_name
 from millrace_broker.cluster.missing_topics import MissingTopics
 from millrace_broker.metadata import TopicCatalog, TopicInfo
@@ -71,23 +71,32 @@ class TopicLookups:
 
     async def gone(self, topic: TopicInfo, timeout_ms: int) -> bool:
         """Wait until a deleted topic is removed completely; returns False after the time."""
-        mark = paths.delete_topic_path(topic.name)
         is_over = False
 
         def look(*_: object) -> None:
-            looking = asyncio.ensure_future(self._executors.administer(self._coordination.exists, mark, watch))
+            looking = asyncio.ensure_future(self._executors.administer(self._is_gone, topic, watch))
             looking.add_done_callback(found)
 
         def found(looking: asyncio.Future[Any]) -> None:
             nonlocal is_over
             if looking.cancelled() or looking.exception() is not None:
                 return
-            is_over = looking.result() is None
+            is_over = looking.result()
             self._waits.check(topic.name)
 
         watch = OnLoop(asyncio.get_running_loop(), look)
         look()
         return await self._waits.until(topic.name, lambda: is_over, timeout_ms)
+
+    def _is_gone(self, topic: TopicInfo, watch: Watch) -> bool:
+        """Read in the administration thread whether a topic is removed, and watch its mark until then.
+
+        A controller with ``delete.topic.enable=false`` removes the mark alone. The topic then is in the catalog again.
+        """
+        if self._coordination.exists(paths.delete_topic_path(topic.name), watch) is not None:
+            return False
+        present = self._catalog.refresh(topic.name)
+        return present is None or present.topic_id != topic.topic_id
 
     def close(self) -> None:
         """End all waits, because the broker stops."""

@@ -141,6 +141,8 @@ class Controller:
             return
         context = self.context
         marked: set[str] = set((yield ReadDeletions()))
+        if marked - context.topics:  # a topic may have been created and marked since the topics were read
+            yield from self.topics_changed()
         if unknown := sorted(marked - context.topics):
             yield DropDeletions(tuple(unknown))
         new = (marked & context.topics) - context.to_be_deleted

@@ -184,6 +184,18 @@ def test_a_deletion_removes_logs_and_nodes_and_frees_the_name(tmp_path: Path) ->
     asyncio.run(scenario())
 
 
+def test_a_topic_whose_mark_alone_is_removed_is_not_deleted(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, delete_topic_enable="false") as broker:
+            topic = await create(broker, "t")
+            await broker.executors.administer(broker.coordination.create, paths.delete_topic_path("t"))
+            await broker.executors.administer(broker.catalog.refresh, "t")
+            assert not await broker.member.topics.gone(topic, timeout_ms=200)
+            assert broker.catalog.topic("t").topic_id == topic.topic_id
+
+    asyncio.run(scenario())
+
+
 def test_a_deletion_that_a_stop_interrupts_is_finished_at_the_next_start(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as broker:

@@ -143,6 +143,22 @@ def test_an_overwritten_controller_node_is_deleted_and_a_new_election_runs(writt
     asyncio.run(scenario())
 
 
+def test_a_topic_that_is_deleted_before_the_controller_knows_it_is_deleted() -> None:
+    async def scenario() -> None:
+        async with Cluster(0, 1) as cluster:
+            await eventually_async(lambda: len(cluster.active) == 1)
+            cluster.create("first", (0, 1))
+            await eventually_async(lambda: all(each.clients_told for each in cluster.nodes.values()))
+            cluster.delete("first")  # this event is queued before the one of the next topic
+            cluster.create("second", (0, 1))
+            cluster.delete("second")
+            await eventually_async(lambda: cluster.is_gone("first"))
+            await eventually_async(lambda: cluster.outside.exists(paths.delete_topic_path("second")) is None)
+            assert cluster.is_gone("second")
+
+    asyncio.run(scenario())
+
+
 def test_a_broker_that_goes_is_led_for_and_comes_back() -> None:
     async def scenario() -> None:
         async with Cluster(0, 1, 2) as cluster:
