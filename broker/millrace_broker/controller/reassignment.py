@@ -27,7 +27,7 @@ from millrace_broker.controller.model import PartitionReplica, PartitionState, R
 from millrace_broker.controller.partition_states import change_partitions, raise_leader_epoch
 from millrace_broker.controller.replica_states import change_replicas
 from millrace_broker.controller.requests import RequestBatch
-from millrace_broker.decisions import ReplicaAssignment, TopicPartition
+from millrace_broker.decisions import NO_LEADER, ReplicaAssignment, TopicPartition
 
 
 def check_reassignment(
@@ -40,7 +40,8 @@ def check_reassignment(
     """Return the assignment during the move to ``target``, or back to the original replicas if ``target`` is None.
 
     Raises ``UnknownTopicOrPartitionError``, ``NoReassignmentInProgressError``, ``InvalidReplicaAssignmentError``, and
-    with ``keeps_replication_factor`` ``InvalidReplicationFactorError`` for another number of replicas.
+    with ``keeps_replication_factor`` ``InvalidReplicationFactorError`` for another number of replicas than the
+    partition has, or will have after its present reassignment.
     """
     current = context.assignments.get(partition)
     is_going = context.is_to_be_deleted(partition.topic)
@@ -53,10 +54,10 @@ def check_reassignment(
         return _keep_in_sync(context, partition, current.reassigned_to(current.origin))
     if not target or len(set(target)) != len(target):
         raise InvalidReplicaAssignmentError(f"{partition} on {list(target)}: name each broker once")
-    if keeps_replication_factor and len(target) != len(current.origin):
+    if keeps_replication_factor and len(target) != len(current.target):
         raise InvalidReplicationFactorError(
-            f"{partition} on {list(target)}: it has {len(current.origin)} replicas, and the request does not allow "
-            "another number: name as many brokers, or set AllowReplicationFactorChange"
+            f"{partition} on {list(target)}: it has {len(current.target)} replicas, or gets so many, and the request "
+            "does not allow another number: name as many brokers, or set AllowReplicationFactorChange"
         )
     wanted = current.reassigned_to(target)
     if unknown := sorted(set(wanted.adding) - context.live):
@@ -129,8 +130,20 @@ def _write_target(context: ControllerContext, partition: TopicPartition, wanted:
         yield from change_replicas(context, unneeded, ReplicaState.OFFLINE)
         yield _assignment_with(context, partition, wanted)
         context.assignments[partition] = wanted
+        yield from _elect_for_unneeded(context, partition)
         yield from _delete(context, unneeded)
     context.reassigning.add(partition)
+
+
+def _elect_for_unneeded(context: ControllerContext, partition: TopicPartition) -> Steps[None]:
+    """Elect another leader in sync, because the last one was a replica of the abandoned target only.
+
+    Kafka with ZooKeeper leaves such a partition without a leader.
+    """
+    leadership = context.leadership.get(partition)
+    if leadership is not None and leadership.leader == NO_LEADER:
+        yield from change_partitions(context, [partition], PartitionState.OFFLINE)
+        yield from change_partitions(context, [partition], PartitionState.ONLINE)
 
 
 def _finish(context: ControllerContext, partition: TopicPartition, wanted: ReplicaAssignment) -> Steps[None]:

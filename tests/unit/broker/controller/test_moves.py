@@ -381,7 +381,7 @@ def test_a_target_of_another_size_is_refused_where_the_replication_factor_is_kep
     assert world.assignments[tp("t-0")] == before
     assert reassign((1, 3)) is None
     assert world.assignments[tp("t-0")].is_being_reassigned
-    assert isinstance(reassign(target), InvalidReplicationFactorError), "the original replicas count"
+    assert isinstance(reassign(target), InvalidReplicationFactorError), "the target counts"
     assert reassign(None) is None
 
 
