@@ -278,7 +278,7 @@ class RemoteLogManager:
         self._expire(log, remote)
         waiting = sources(log, remote.end_offset) if log.config.is_copied else []
         for source in waiting[:1]:
-            self._copy(key, remote, source)
+            self._copy(key, log, remote, source)
         remote.problem = None
         return len(waiting) > 1
 
@@ -298,11 +298,11 @@ class RemoteLogManager:
             remote.drop(count)
             remote.remove_dropped()
 
-    def _copy(self, key: PartitionKey, remote: RemoteLog, source: SourceSegment) -> None:
+    def _copy(self, key: PartitionKey, log: PartitionLog, remote: RemoteLog, source: SourceSegment) -> None:
         def use_io(size_bytes: int) -> None:
             with self._workers.changed:  # another rate ends the wait
                 self._throttle.use(size_bytes)
-            if self._workers.must_end(key):
+            if self._workers.must_end(key) or not log.is_led_here:
                 raise TieringInterruptedError(f"the copying of {remote.name} to the remote store was cancelled")
 
         copier = SegmentCopier(self._store, self._files, use_io)

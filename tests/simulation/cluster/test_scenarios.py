@@ -118,6 +118,7 @@ class SingleReplica(Scenario):
         assert self.machines[0].broker is not None
         await self.machines[0].broker.replicas.fence()
         assert replica.log.high_watermark == replica.machine.high_watermark == 5
+        assert not replica.log.is_led_here, "a fenced leader copies nothing to tiered storage"
         self.ensemble.expire("broker-1")
         await self.until(lambda: replica.leads, "broker 1 leads again")
         assert await self.produce() == 5

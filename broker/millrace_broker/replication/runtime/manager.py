@@ -374,6 +374,7 @@ class ReplicaManager:
         """Drop the replica's role everywhere; the caller holds the partition's lock."""
         self._fetchers.unfollow(replica.key)
         replica.is_alone, replica.followers = False, ()
+        replica.log.is_led_here = False
         replica.log.hold_watermark(replica.machine.high_watermark)
         self._service.roles_changed()
         replica.unread.clear()

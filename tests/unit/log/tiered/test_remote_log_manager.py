@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +162,26 @@ def test_copies_of_another_replica_may_overlap_local_segments(
         (12, 18, True),
         (18, 24, False),
     ]
+
+
+def test_a_replica_that_no_longer_leads_ends_its_copy_and_expires_nothing(
+    tiered_log: MakeLog, manager: RemoteLogManager, settle: Settle, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tiered_log(segments=2)
+
+    def write(folder: str, name: str, parts: Iterable[Any]) -> None:
+        log.is_led_here = False
+        original(folder, name, parts)
+
+    original = store.write
+    monkeypatch.setattr(store, "write", write)
+    settle(manager)
+    log.config = TopicConfig.load(log.config.options() | {"retention.bytes": "1"})
+    settle(manager)
+    assert log.remote is not None
+    assert (log.remote.end_offset, log.log_start_offset) == (0, 0)
+    assert not [call for call in store.calls if call.startswith("publish")]
+    assert manager.statistics().failures == 0
 
 
 def test_unsynced_segments_are_not_copied(
