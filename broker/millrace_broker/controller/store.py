@@ -64,7 +64,7 @@ from millrace_broker.controller.effects import (
     WriteLeadership,
 )
 from millrace_broker.decisions import Leadership, ReplicaAssignment, TopicPartition
-from millrace_broker.metadata.topic_nodes import nodes_of_topic
+from millrace_broker.metadata.topic_nodes import nodes_of_topic, readable_topic
 
 _logger = logging.getLogger(__name__)
 
@@ -274,21 +274,20 @@ class ControllerStore:
         }
 
     def _read_topics(self) -> TopicsFound:
-        names = self.session.children(paths.TOPICS, self._watch(self.TOPICS))
-        self._changed_topics.extend(self._topics.keys() - set(names))
+        names = set(self.session.children(paths.TOPICS, self._watch(self.TOPICS)))
         while self._changed_topics:
-            changed = self._changed_topics.popleft()
-            self._watched_topics.discard(changed)
-            self._topics.pop(changed, None)
-        for name in names:
-            if name not in self._watched_topics:
-                self._watched_topics.add(name)
-                try:
-                    data, _ = self.session.get(paths.topic_path(name), self._watch(self.TOPICS))
-                except NoNodeError:
-                    self._changed_topics.append(name)
-                else:
-                    self._topics[name] = TopicNode.decode(data)
+            self._watched_topics.discard(self._changed_topics.popleft())
+        self._watched_topics &= names
+        self._topics = {name: node for name, node in self._topics.items() if name in names}
+        for name in sorted(names - self._watched_topics):
+            self._watched_topics.add(name)
+            try:
+                data, _ = self.session.get(paths.topic_path(name), self._watch(self.TOPICS))
+                if (node := readable_topic(name, data)) is not None:  # otherwise a known topic stays as it was
+                    self._topics[name] = node
+            except NoNodeError:
+                self._topics.pop(name, None)
+                self._changed_topics.append(name)
         return TopicsFound(
             {name: node.topic_id for name, node in self._topics.items()},
             {
@@ -451,6 +450,7 @@ class ControllerStore:
     def _forget_topic(self, topic: str) -> None:
         nodes = [*reversed(nodes_of_topic(self.session, topic)), paths.delete_topic_path(topic)]
         self._delete(nodes)
+        self._topics.pop(topic, None)
         self.topic_changed(paths.topic_path(topic))
 
     def _delete(self, nodes: Iterable[str]) -> None:

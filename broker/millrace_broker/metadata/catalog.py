@@ -28,6 +28,7 @@ from millrace.errors import InvalidConfigError, UnknownTopicOrPartitionError
 from millrace.topic_names import is_topic_name
 from millrace_broker.decisions import LEADER_DURING_DELETE, LeaderAndIsrState, UpdateMetadataRequest, by_topic
 from millrace_broker.metadata.config_nodes import read_config
+from millrace_broker.metadata.topic_nodes import readable_topic
 from millrace_broker.metadata.topic_rules import effective_config, usable_config
 from millrace_broker.metadata.topics import LEADER_NONE, PartitionInfo, SchemaVersion, TopicInfo
 
@@ -195,11 +196,13 @@ class TopicCatalog:
         return None if is_marked else self._read_nodes(name)
 
     def _read_nodes(self, name: str) -> TopicInfo | None:
-        """Read a topic, even if it is marked for deletion."""
+        """Read a topic, even if it is marked for deletion. Return None without a readable node."""
         coordination = self._coordination
         try:
-            topic = TopicNode.decode(coordination.get(paths.topic_path(name))[0])
+            topic = readable_topic(name, coordination.get(paths.topic_path(name))[0])
         except NoNodeError:
+            return None
+        if topic is None:
             return None
         schemas, key_columns = self._read_schemas(name)
         overrides = read_config(coordination, paths.topic_config_path(name))

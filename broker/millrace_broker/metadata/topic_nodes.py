@@ -1,9 +1,23 @@
-"""Paths of a topic's nodes."""
+"""A topic's nodes and their paths."""
 
 from __future__ import annotations
 
+import logging
+
 from millrace.coordination import Coordination, NoNodeError, paths
-from millrace.coordination.nodes import TypedTopicNode
+from millrace.coordination.nodes import TopicNode, TypedTopicNode
+from millrace.errors import StorageError
+
+_logger = logging.getLogger(__name__)
+
+
+def readable_topic(topic: str, data: bytes) -> TopicNode | None:
+    """Decode a topic's node; an unreadable node is logged, and None, so that other topics are served."""
+    try:
+        return TopicNode.decode(data)
+    except StorageError as error:
+        _logger.error("topic %s is left out: %s; repair or delete %s", topic, error.message, paths.topic_path(topic))
+        return None
 
 
 def nodes_of_topic(coordination: Coordination, topic: str) -> list[str]:

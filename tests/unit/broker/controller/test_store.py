@@ -72,6 +72,32 @@ def test_a_topic_that_changes_while_it_is_read_is_read_again(session: Interrupte
     assert set(store.carry_out(ReadTopics()).assignments) == {TopicPartition("t", 0), TopicPartition("t", 1)}
 
 
+WITHOUT_ID = b'{"version":1,"partitions":{"0":[1,2]}}'
+
+
+@pytest.mark.parametrize("data", [b"", b"nonsense", WITHOUT_ID])
+def test_an_unreadable_topic_is_left_out_until_it_is_repaired(session: Interrupted, data: bytes) -> None:
+    create(session, "t")
+    session.create(paths.topic_path("bad"), data)
+    store = store_of(session)
+    assert set(store.carry_out(ReadTopics()).ids) == {"t"}
+    session.set(paths.topic_path("bad"), TopicNode(uuid.uuid4(), {0: (1,)}).encode())
+    store.topic_changed(paths.topic_path("bad"))
+    assert set(store.carry_out(ReadTopics()).ids) == {"bad", "t"}
+
+
+def test_a_known_topic_that_becomes_unreadable_stays_until_it_is_removed(session: Interrupted) -> None:
+    create(session, "t")
+    store, path = store_of(session), paths.topic_path("t")
+    before = store.carry_out(ReadTopics())
+    session.set(path, b"nonsense")
+    store.topic_changed(path)
+    assert store.carry_out(ReadTopics()) == before
+    session.delete(path)
+    store.topic_changed(path)
+    assert store.carry_out(ReadTopics()).ids == {}
+
+
 def test_an_event_of_a_topic_changes_nothing_before_the_next_read(session: Interrupted) -> None:
     # A read goes through all topics in another thread at that time.
     for topic in ("t", "u"):

@@ -105,3 +105,14 @@ def test_a_topic_that_is_marked_for_deletion_is_returned_but_not_in_the_catalog(
     assert catalog.refresh_unknown({"t": TOPIC_ID})["t"].topic_id == TOPIC_ID
     assert "t" not in catalog.topics
     assert catalog.refresh_unknown({"t": uuid.uuid4()}) == {}
+
+
+@pytest.mark.parametrize("data", [b"", b"nonsense", b'{"version":1,"partitions":{"0":[1,2]}}'])
+def test_an_unreadable_topic_is_left_out_and_the_others_are_loaded(
+    catalog: TopicCatalog, server: LaggingServer, data: bytes
+) -> None:
+    server.sync()
+    server.create(paths.topic_path("bad"), data)
+    catalog.load()
+    assert list(catalog.topics) == ["t"]
+    assert catalog.refresh("bad") is None
