@@ -23,14 +23,20 @@ from millrace.errors import (
     StorageError,
     TransactionalIdNotFoundError,
 )
+from millrace.kafka_protocol.calls.fetch import FetchPartition, FetchRequest, FetchTopic
 from millrace.protocol import millrace_pb2 as pb
+from millrace.records import scan_headers
 from millrace_broker.decisions import LeaderAndIsrState, ReplicaAssignment
 from millrace_broker.decisions import TopicPartition as Key
 from millrace_broker.replication.core import Follower, ReplicationSettings
 from millrace_broker.replication.runtime import manager, wire
 
+from .kafka_wire import KafkaWire
 from .replica_cluster import ReplicaCluster, append, values_of
 from .waiting import STALL_S, Stall, eventually
+
+_NOT_LEADER = 6
+"""Kafka's error code ``NOT_LEADER_OR_FOLLOWER``."""
 
 
 def test_followers_have_the_leaders_bytes(cluster: ReplicaCluster) -> None:
@@ -275,6 +281,21 @@ def test_consumers_read_from_the_closest_replica(tmp_path: Path) -> None:
         fetched.clear()
         assert values_of(pair, "t") == [b"a", b"b", b"c"]
         assert set(fetched) == {1}
+
+
+def test_followers_answer_kafkas_consumers_from_version_11_on_also_without_a_rack(pair: ReplicaCluster) -> None:
+    pair.create("t", (1, 2))
+    append(pair, 1, "t", b"a", b"b")
+    pair.settle("t")
+    partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+    request = FetchRequest(
+        max_wait_ms=0, min_bytes=1, topics=(FetchTopic(topic="t", partitions=(partition,)),), rack_id=""
+    )
+    with KafkaWire(pair.servers[2].ports["PLAINTEXT"]) as wire:
+        codes = [wire.call(request, version).responses[0].partitions[0].error_code for version in (10, 11, 12)]
+        records = wire.call(request, 12).responses[0].partitions[0].records
+    assert codes == [_NOT_LEADER, 0, 0]
+    assert [header.count for _, header in scan_headers(records)] == [2]
 
 
 def test_invalid_requests_of_controllers_are_refused(cluster: ReplicaCluster) -> None:

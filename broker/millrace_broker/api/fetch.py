@@ -110,7 +110,7 @@ def _is_at_end(broker: Broker, request: pb.FetchRequest) -> bool:
         for topic_fetch in request.topics:
             topic = broker.partitions.topic(topic_fetch.name, topic_fetch.topic_id)
             for wanted in topic_fetch.partitions:
-                partition = broker.partitions.led(topic, wanted.partition)
+                partition = broker.partitions.led(topic, wanted.partition, may_follow=request.may_follow)
                 check_epoch(partition, wanted.current_leader_epoch)
                 end_offset = end_of(partition.log, request.isolation_level)
                 if wanted.fetch_offset != end_offset or wanted.HasField("last_fetched_epoch"):
@@ -149,6 +149,7 @@ async def _read(broker: Broker, request: pb.FetchRequest, max_bytes: int, *, has
     response = FetchAnswer()
     reads: list[_LogRead] = []
     has_error, turns = False, Turns()
+    may_follow = request.may_follow or bool(request.rack_id)
     for topic_fetch in request.topics:
         topic_records = response.add_topic(topic_fetch.name, topic_fetch.topic_id)
         for wanted in topic_fetch.partitions:
@@ -158,7 +159,7 @@ async def _read(broker: Broker, request: pb.FetchRequest, max_bytes: int, *, has
             try:
                 topic = broker.partitions.topic(topic_fetch.name, topic_fetch.topic_id)
                 topic_records.topic_id = topic.topic_id.bytes
-                partition = broker.partitions.led(topic, wanted.partition, may_follow=bool(request.rack_id))
+                partition = broker.partitions.led(topic, wanted.partition, may_follow=may_follow)
                 check_epoch(partition, wanted.current_leader_epoch)
                 if request.rack_id and _is_sent_elsewhere(broker, request, partition, wanted, result):
                     has_error = True

@@ -43,6 +43,8 @@ _PAUSE_MS_MAX: Final = 500
 _NO_DIVERGENCE: Final = PartitionData.of_defaults().diverging_epoch
 """The object that is the field's default: the encoder compares it by identity, and another one by its fields."""
 _WITH_ERROR: Final = 7
+_WITH_FOLLOWERS: Final = 11
+"""First version that followers answer too, also without a rack (KIP-392)."""
 _WITH_TOPIC_IDS: Final = 13
 _WITH_CURRENT_LEADER: Final = 16
 """First version whose answers name the leader of a partition that has moved (KIP-951)."""
@@ -64,6 +66,7 @@ async def handle(message: FetchRequest, request: KafkaRequest) -> FetchResponse:
         max_bytes=message.max_bytes,
         isolation_level=isolation_level(message.isolation_level),
         rack_id=message.rack_id,
+        may_follow=request.version >= _WITH_FOLLOWERS,
     )
     topics = _by_topic(plan)
     unknown: dict[FetchedTopic, int] = {}

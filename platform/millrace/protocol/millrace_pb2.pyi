@@ -1814,6 +1814,7 @@ class FetchRequest(_message.Message):
     SESSION_EPOCH_FIELD_NUMBER: _builtins.int
     FORGOTTEN_FIELD_NUMBER: _builtins.int
     BY_BROKER_FIELD_NUMBER: _builtins.int
+    MAY_FOLLOW_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.int
     """-1: a consumer"""
     max_wait_ms: _builtins.int
@@ -1829,6 +1830,8 @@ class FetchRequest(_message.Message):
     session_epoch: _builtins.int
     by_broker: _builtins.bool
     """for clients that the calling broker has authorized, such as those of share groups"""
+    may_follow: _builtins.bool
+    """a follower may serve the consumer, also without a rack_id"""
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___FetchRequest.TopicFetch]: ...
     @_builtins.property
@@ -1847,10 +1850,11 @@ class FetchRequest(_message.Message):
         session_epoch: _builtins.int = ...,
         forgotten: _abc.Iterable[Global___TopicPartitions] | None = ...,
         by_broker: _builtins.bool = ...,
+        may_follow: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_broker", b"by_broker", "forgotten", b"forgotten", "isolation_level", b"isolation_level", "max_bytes", b"max_bytes", "max_wait_ms", b"max_wait_ms", "min_bytes", b"min_bytes", "rack_id", b"rack_id", "replica_id", b"replica_id", "session_epoch", b"session_epoch", "session_id", b"session_id", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_broker", b"by_broker", "forgotten", b"forgotten", "isolation_level", b"isolation_level", "max_bytes", b"max_bytes", "max_wait_ms", b"max_wait_ms", "may_follow", b"may_follow", "min_bytes", b"min_bytes", "rack_id", b"rack_id", "replica_id", b"replica_id", "session_epoch", b"session_epoch", "session_id", b"session_id", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
