@@ -231,6 +231,7 @@ def alter_partition_message(
                 leader_epoch=change.leader_epoch,
                 partition_epoch=change.partition_epoch,
                 isr=change.isr,
+                broker_epochs=change.broker_epochs,
             )
     return message
 
@@ -239,7 +240,10 @@ def read_isr_changes(message: pb.AlterPartitionRequest) -> dict[TopicPartition, 
     """Read ISR changes."""
     return {
         TopicPartition(topic.name, each.partition): IsrChange(
-            isr=tuple(each.isr), leader_epoch=each.leader_epoch, partition_epoch=each.partition_epoch
+            isr=tuple(each.isr),
+            leader_epoch=each.leader_epoch,
+            partition_epoch=each.partition_epoch,
+            broker_epochs=dict(each.broker_epochs),
         )
         for topic in message.topics
         for each in topic.partitions

@@ -105,9 +105,16 @@ def _check(context: ControllerContext, broker_id: int, partition: TopicPartition
         raise InvalidRequestError(
             f"{partition}: the ISR {list(change.isr)} lacks the leader, or has a broker that is not a replica"
         )
-    if away := sorted(set(change.isr) - set(current.isr) - context.online(partition)):
+    joining = set(change.isr) - set(current.isr)
+    if away := sorted(joining - context.online(partition)):
         raise IneligibleReplicaError(
             f"{partition}: brokers {away} cannot join the ISR, because they are shutting down, not alive, or have "
             "lost the disk"
+        )
+    known = {each: context.brokers[each].epoch for each in joining}
+    if restarted := sorted(each for each in joining if change.broker_epochs.get(each, known[each]) != known[each]):
+        raise IneligibleReplicaError(  # they may have lost records that the leader counts on (KIP-903)
+            f"{partition}: brokers {restarted} cannot join the ISR, because they have registered again since they had "
+            "caught up"
         )
     return current

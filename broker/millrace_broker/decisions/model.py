@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, TypeVar
 
 from millrace.errors import MillraceError
@@ -99,12 +99,14 @@ class Leadership:
 class IsrChange:
     """An ISR that a leader asks the controller to confirm.
 
-    The request is valid only at this leader epoch and partition epoch.
+    The request is valid only at this leader epoch and partition epoch. ``broker_epochs`` has the brokers that the
+    change adds, with the broker epochs of their fetches (KIP-903). A broker without one has an earlier version.
     """
 
     isr: tuple[int, ...]
     leader_epoch: int
     partition_epoch: int
+    broker_epochs: Mapping[int, int] = field(default_factory=dict)
 
 
 Answers = Mapping[TopicPartition, MillraceError | None]

@@ -1815,6 +1815,7 @@ class FetchRequest(_message.Message):
     FORGOTTEN_FIELD_NUMBER: _builtins.int
     BY_BROKER_FIELD_NUMBER: _builtins.int
     MAY_FOLLOW_FIELD_NUMBER: _builtins.int
+    BROKER_EPOCH_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.int
     """-1: a consumer"""
     max_wait_ms: _builtins.int
@@ -1832,6 +1833,8 @@ class FetchRequest(_message.Message):
     """for clients that the calling broker has authorized, such as those of share groups"""
     may_follow: _builtins.bool
     """a follower may serve the consumer, also without a rack_id"""
+    broker_epoch: _builtins.int
+    """of a replica's broker (KIP-903)"""
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___FetchRequest.TopicFetch]: ...
     @_builtins.property
@@ -1851,12 +1854,15 @@ class FetchRequest(_message.Message):
         forgotten: _abc.Iterable[Global___TopicPartitions] | None = ...,
         by_broker: _builtins.bool = ...,
         may_follow: _builtins.bool = ...,
+        broker_epoch: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_broker_epoch", b"_broker_epoch", "broker_epoch", b"broker_epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_broker", b"by_broker", "forgotten", b"forgotten", "isolation_level", b"isolation_level", "max_bytes", b"max_bytes", "max_wait_ms", b"max_wait_ms", "may_follow", b"may_follow", "min_bytes", b"min_bytes", "rack_id", b"rack_id", "replica_id", b"replica_id", "session_epoch", b"session_epoch", "session_id", b"session_id", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_broker_epoch", b"_broker_epoch", "broker_epoch", b"broker_epoch", "by_broker", b"by_broker", "forgotten", b"forgotten", "isolation_level", b"isolation_level", "max_bytes", b"max_bytes", "max_wait_ms", b"max_wait_ms", "may_follow", b"may_follow", "min_bytes", b"min_bytes", "rack_id", b"rack_id", "replica_id", b"replica_id", "session_epoch", b"session_epoch", "session_id", b"session_id", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__broker_epoch: _TypeAlias = _typing.Literal["broker_epoch"]  # noqa: Y015
+    _WhichOneofArgType__broker_epoch: _TypeAlias = _typing.Literal["_broker_epoch", b"_broker_epoch"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__broker_epoch) -> _WhichOneofReturnType__broker_epoch | None: ...
 
 Global___FetchRequest: _TypeAlias = FetchRequest  # noqa: Y015
 
@@ -5782,15 +5788,40 @@ class AlterPartitionRequest(_message.Message):
     class PartitionChange(_message.Message):
         DESCRIPTOR: _descriptor.Descriptor
 
+        @_typing.final
+        class BrokerEpochsEntry(_message.Message):
+            DESCRIPTOR: _descriptor.Descriptor
+
+            KEY_FIELD_NUMBER: _builtins.int
+            VALUE_FIELD_NUMBER: _builtins.int
+            key: _builtins.int
+            value: _builtins.int
+            def __init__(
+                self,
+                *,
+                key: _builtins.int = ...,
+                value: _builtins.int = ...,
+            ) -> None: ...
+            _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+            def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+            _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+            def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+            def WhichOneof(self, oneof_group: _Never) -> None: ...
+
         PARTITION_FIELD_NUMBER: _builtins.int
         LEADER_EPOCH_FIELD_NUMBER: _builtins.int
         PARTITION_EPOCH_FIELD_NUMBER: _builtins.int
         ISR_FIELD_NUMBER: _builtins.int
+        BROKER_EPOCHS_FIELD_NUMBER: _builtins.int
         partition: _builtins.int
         leader_epoch: _builtins.int
         partition_epoch: _builtins.int
         @_builtins.property
         def isr(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+        @_builtins.property
+        def broker_epochs(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
+            """of brokers that the change adds, from their last fetches (KIP-903)"""
+
         def __init__(
             self,
             *,
@@ -5798,10 +5829,11 @@ class AlterPartitionRequest(_message.Message):
             leader_epoch: _builtins.int = ...,
             partition_epoch: _builtins.int = ...,
             isr: _abc.Iterable[_builtins.int] | None = ...,
+            broker_epochs: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["isr", b"isr", "leader_epoch", b"leader_epoch", "partition", b"partition", "partition_epoch", b"partition_epoch"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_epochs", b"broker_epochs", "isr", b"isr", "leader_epoch", b"leader_epoch", "partition", b"partition", "partition_epoch", b"partition_epoch"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

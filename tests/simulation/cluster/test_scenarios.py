@@ -103,6 +103,39 @@ def test_a_topic_that_is_deleted_while_it_is_moved_goes_after_the_move(scenario:
     run(SEED, scenario)
 
 
+class RegisteredAgain(Scenario):
+    """A follower whose broker registers again.
+
+    Its leader knows the broker epoch of its fetches (KIP-903).
+    """
+
+    async def play(self) -> None:
+        await self.create(1, 2)
+        await self.produce()
+        await self.until(self.is_known, "the leader knows the follower's broker epoch")
+        before = self.registered()
+        self.ensemble.expire("broker-2")
+        await self.until(lambda: self.registered() not in (before, -1), "the follower's broker registers again")
+        await self.until(lambda: self.is_known() and set(self.state().isr) == {1, 2}, "the follower is in sync again")
+
+    def registered(self) -> int:
+        """Return the broker epoch of the follower."""
+        broker = self.machines[1].broker
+        assert broker is not None
+        return broker.member.broker_epoch
+
+    def is_known(self) -> bool:
+        """Return whether the leader's last fetch of the follower has that broker epoch."""
+        replica = self.replica(1)
+        return (
+            replica is not None and replica.leads and replica.leader.followers[2].broker_epoch == self.registered() > 0
+        )
+
+
+def test_a_leader_knows_the_broker_epoch_of_its_followers() -> None:
+    run(SEED, RegisteredAgain)
+
+
 class SingleReplica(Scenario):
     """A topic with a single replica.
 

@@ -12,7 +12,7 @@
 from millrace_broker.replication.core.fetch_session import FetchSession, SessionRequest
 from millrace_broker.replication.core.follower import FetchedRecords, FetchFrom, Follower
 from millrace_broker.replication.core.leader import AlterIsr, Leader, LeaderOutcome
-from millrace_broker.replication.core.model import EpochEnd, LogView, ReplicationSettings
+from millrace_broker.replication.core.model import UNKNOWN_EPOCH, EpochEnd, LogView, ReplicationSettings
 from millrace_broker.replication.core.partition import Replica, RoleChange, check_controller_epoch
 from millrace_broker.replication.core.read_replicas import (
     ReplicaSelector,
@@ -22,6 +22,7 @@ from millrace_broker.replication.core.read_replicas import (
 )
 
 __all__ = [
+    "UNKNOWN_EPOCH",
     "AlterIsr",
     "EpochEnd",
     "FetchFrom",

@@ -22,7 +22,7 @@ the ISR is smaller than ``min.insync.replicas``).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from millrace.errors import (
     FencedLeaderEpochError,
@@ -38,7 +38,7 @@ from millrace.errors import (
     UnknownTopicOrPartitionError,
 )
 from millrace_broker.decisions import PartitionDecision
-from millrace_broker.replication.core.model import ReplicaProgress, ReplicationSettings
+from millrace_broker.replication.core.model import UNKNOWN_EPOCH, ReplicaProgress, ReplicationSettings
 from millrace_broker.replication.core.read_replicas import ReplicaView
 
 _NOT_TAKEN = (OperationNotAttemptedError, IneligibleReplicaError)
@@ -55,12 +55,14 @@ _DECIDED_ELSEWHERE = (
 class AlterIsr:
     """An ISR change that the leader asks the controller to confirm.
 
-    The controller refuses the change if the leader epoch or the partition epoch has increased meanwhile.
+    The controller refuses the change if the leader epoch or the partition epoch has increased meanwhile. It also
+    refuses to add a follower that has another broker epoch than in ``broker_epochs`` (KIP-903).
     """
 
     isr: tuple[int, ...]
     leader_epoch: int
     partition_epoch: int
+    broker_epochs: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +196,9 @@ class Leader:
         self._log_end = log_end
         return LeaderOutcome(has_watermark_risen=self._raise_watermark(now_ms))
 
-    def fetched(self, follower: int, fetch_offset: int, log_start_offset: int, now_ms: int) -> LeaderOutcome:
+    def fetched(
+        self, follower: int, fetch_offset: int, log_start_offset: int, now_ms: int, broker_epoch: int = UNKNOWN_EPOCH
+    ) -> LeaderOutcome:
         """Take note of a fetch, because the follower has all records before ``fetch_offset``.
 
         The caller has compared leader epochs before. Raises ``ReplicaNotAvailableError`` for a broker without a
@@ -206,7 +210,9 @@ class Leader:
                 f"broker {follower} is not a replica of {self.partition}, whose replicas are "
                 f"{sorted(self._followers)} and {self._id}"
             )
-        self._followers[follower] = known.after_fetch(fetch_offset, log_start_offset, self._log_end, now_ms)
+        self._followers[follower] = known.after_fetch(
+            fetch_offset, log_start_offset, self._log_end, now_ms, broker_epoch
+        )
         alter = self._ask(self._isr | {follower}) if self._may_join(follower) else None
         return LeaderOutcome(has_watermark_risen=self._raise_watermark(now_ms), alter_isr=alter)
 
@@ -290,7 +296,13 @@ class Leader:
         return self._followers[follower].log_end_offset >= max(self._high_watermark, self._epoch_start)
 
     def _ask(self, isr: frozenset[int]) -> AlterIsr:
-        self._asked = AlterIsr(isr=tuple(sorted(isr)), leader_epoch=self._epoch, partition_epoch=self._partition_epoch)
+        epochs = {each: self._followers[each].broker_epoch for each in isr - self._isr}
+        self._asked = AlterIsr(
+            isr=tuple(sorted(isr)),
+            leader_epoch=self._epoch,
+            partition_epoch=self._partition_epoch,
+            broker_epochs={each: epoch for each, epoch in epochs.items() if epoch != UNKNOWN_EPOCH},
+        )
         return self._asked
 
     def _raise_watermark(self, now_ms: int) -> bool:

@@ -9,6 +9,8 @@ from millrace_broker.log.leader_epochs import LeaderEpochs
 
 UNKNOWN_OFFSET: Final = -1
 """The offset of a replica that has not fetched yet."""
+UNKNOWN_EPOCH: Final = -1
+"""The broker epoch of a replica that has not fetched yet, or that has an earlier version."""
 
 
 class LogView(Protocol):
@@ -57,7 +59,8 @@ class ReplicaProgress:
     """The progress of a follower as the leader knows it from fetches. Times are in ms of the leader's clock.
 
     ``last_fetch_leader_end`` is the leader's log end offset at the follower's previous fetch. A follower that fetches
-    from there later had caught up at the time of that fetch, even if the leader has appended since.
+    from there later had caught up at the time of that fetch, even if the leader has appended since. ``broker_epoch`` is
+    the follower's registration at its last fetch. A follower that restarts has another one, and perhaps lost records.
     """
 
     log_start_offset: int = UNKNOWN_OFFSET
@@ -65,8 +68,11 @@ class ReplicaProgress:
     last_fetch_leader_end: int = UNKNOWN_OFFSET
     last_fetch_ms: int = 0
     last_caught_up_ms: int = 0
+    broker_epoch: int = UNKNOWN_EPOCH
 
-    def after_fetch(self, fetch_offset: int, log_start_offset: int, leader_end: int, now_ms: int) -> ReplicaProgress:
+    def after_fetch(
+        self, fetch_offset: int, log_start_offset: int, leader_end: int, now_ms: int, broker_epoch: int
+    ) -> ReplicaProgress:
         """Return the progress after a fetch from ``fetch_offset``."""
         caught_up_ms = self.last_caught_up_ms
         if fetch_offset >= leader_end:
@@ -79,6 +85,7 @@ class ReplicaProgress:
             last_fetch_leader_end=max(leader_end, self.last_fetch_leader_end),
             last_fetch_ms=now_ms,
             last_caught_up_ms=caught_up_ms,
+            broker_epoch=broker_epoch,
         )
 
     def in_new_epoch(self, leader_end: int, now_ms: int, *, is_in_sync: bool) -> ReplicaProgress:

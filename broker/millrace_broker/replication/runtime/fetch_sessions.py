@@ -19,6 +19,7 @@ from typing import Final
 
 from millrace.errors import FetchSessionIdNotFoundError, InvalidFetchSessionEpochError
 from millrace_broker.purgatory import PartitionKey
+from millrace_broker.replication.core import UNKNOWN_EPOCH
 from millrace_broker.replication.core.fetch_session import FIRST_EPOCH, NO_SESSION, next_epoch
 
 SESSIONS_MAX: Final = 1000
@@ -56,6 +57,8 @@ class FollowerSession:
         self.id: Final = session_id
         self.follower: Final = follower
         self.epoch = 1
+        self.broker_epoch = UNKNOWN_EPOCH
+        """The broker epoch of the follower in its last request."""
         self.looked_at = (-1, 0)
         """The role number, and the time in ms, of the last check of all partitions."""
         self.answered_in = 0

@@ -66,7 +66,12 @@ class IsrChanges:
         if alter is None:
             unknown = OperationNotAttemptedError("the controller is unknown")
             return leader.isr_refused(asked, unknown, self._now_ms())
-        change = IsrChange(isr=asked.isr, leader_epoch=asked.leader_epoch, partition_epoch=asked.partition_epoch)
+        change = IsrChange(
+            isr=asked.isr,
+            leader_epoch=asked.leader_epoch,
+            partition_epoch=asked.partition_epoch,
+            broker_epochs=asked.broker_epochs,
+        )
         answer: Leadership | MillraceError
         try:
             answer = await alter(TopicPartition(*replica.key), change)

@@ -36,6 +36,7 @@ from millrace_broker.network import Peers
 from millrace_broker.purgatory import PartitionKey, Timer
 from millrace_broker.quotas import Lease
 from millrace_broker.replication.core import (
+    UNKNOWN_EPOCH,
     Leader,
     LeaderOutcome,
     Replica,
@@ -52,10 +53,7 @@ from millrace_broker.replication.runtime.replica_fetchers import Fetchers
 from millrace_broker.replication.runtime.replica_logs import ReplicaLogs
 from millrace_broker.replication.runtime.serving import FollowerService
 from millrace_broker.replication.runtime.throttles import Throttles
-from millrace_broker.replication.runtime.views import (
-    ReplicationStatistics,
-    statistics_of,
-)
+from millrace_broker.replication.runtime.views import ReplicationStatistics, statistics_of
 from millrace_broker.replication.runtime.waiters import Waiters
 from millrace_broker.runtime import BackgroundTasks, Clock, Executors
 
@@ -100,6 +98,8 @@ class ReplicaManager:
         self._waiters: Final = waiters
         self._hosted: Final[dict[PartitionKey, HostedReplica]] = {}
         self._controller_epoch = 0
+        self.broker_epoch = UNKNOWN_EPOCH
+        """This broker's registration, to which the controller sent the last roles."""
         self._is_first_request = True
         self._is_closed = False
         self._deciding: Final = asyncio.Lock()
@@ -211,6 +211,7 @@ class ReplicaManager:
         """
         async with self._deciding:
             self._check_controller(request.controller_epoch)
+            self.broker_epoch = request.broker_epoch
             self._name_strays(request)
             found = await self._executors.run_io(self._replica_logs.find, request, marked)
             answers: dict[TopicPartition, MillraceError | None] = {

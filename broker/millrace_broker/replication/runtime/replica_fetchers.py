@@ -63,6 +63,11 @@ class FollowedReplicas(Protocol):
         """The replication quotas of this broker."""
         ...
 
+    @property
+    def broker_epoch(self) -> int:
+        """This broker's registration, to which the controller sent the last roles."""
+        ...
+
     def now_ms(self) -> int:
         """Return the time for state machines, in ms."""
         ...
@@ -292,8 +297,9 @@ class SourceFetcher:
         """Send a fetch; ``looked_at`` has all partitions in which it may differ from the previous fetch."""
         config, asked = self._config, self._standing
         request = self._session.request(fetches, looked_at)
+        message = wire.fetch_request(request, config, self._replicas.broker_epoch)
         try:
-            answer = await self._answer("Fetch", wire.fetch_request(request, config), decode=wire.read_answer)
+            answer = await self._answer("Fetch", message, decode=wire.read_answer)
             if answer is None:
                 self._session.failed(is_session_lost=False)
                 return

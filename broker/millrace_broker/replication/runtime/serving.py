@@ -31,7 +31,7 @@ from millrace_broker.log import LogManager
 from millrace_broker.log.read_threads import LogReads
 from millrace_broker.purgatory import PartitionKey
 from millrace_broker.quotas import Lease, parked
-from millrace_broker.replication.core import EpochEnd, LeaderOutcome
+from millrace_broker.replication.core import UNKNOWN_EPOCH, EpochEnd, LeaderOutcome
 from millrace_broker.replication.core.truncation import find_divergence
 from millrace_broker.replication.runtime.delayed_produce import DelayedProduce
 from millrace_broker.replication.runtime.fetch_sessions import (
@@ -154,6 +154,7 @@ class FollowerService:
     async def fetch(self, request: pb.FetchRequest, lease: Lease) -> FetchAnswer:
         """Answer a follower. Raises ``FetchSessionIdNotFoundError``, ``InvalidFetchSessionEpochError``."""
         session = self._sessions.of_request(request.session_id, request.session_epoch, request.replica_id)
+        session.broker_epoch = request.broker_epoch if request.HasField("broker_epoch") else UNKNOWN_EPOCH
         session.take(changed_fetches(request), forgotten_fetches(request))
         self.checks.asked(session)
         loop = asyncio.get_running_loop()
@@ -212,7 +213,9 @@ class FollowerService:
                 if diverging is not None:
                     problems[key] = diverging
                     continue
-                outcome = leader.fetched(session.follower, fetch.offset, fetch.log_start_offset, now_ms)
+                outcome = leader.fetched(
+                    session.follower, fetch.offset, fetch.log_start_offset, now_ms, session.broker_epoch
+                )
                 fetch.is_noted = True
                 self._replicas.follow(replica, outcome)
                 self._replicas.waiting.fetched(key)

@@ -44,7 +44,9 @@ class ReplicaRecords(NamedTuple):
     log_start_offset: int
 
 
-def fetch_request(request: SessionRequest[PartitionKey, ReplicaFetch], config: BrokerConfig) -> pb.FetchRequest:
+def fetch_request(
+    request: SessionRequest[PartitionKey, ReplicaFetch], config: BrokerConfig, broker_epoch: int
+) -> pb.FetchRequest:
     """Build the fetch request of a follower's broker."""
     message = pb.FetchRequest(
         replica_id=config.broker_id,
@@ -53,6 +55,7 @@ def fetch_request(request: SessionRequest[PartitionKey, ReplicaFetch], config: B
         max_bytes=config.replica_fetch_response_max_bytes,
         session_id=request.session_id,
         session_epoch=request.epoch,
+        broker_epoch=broker_epoch,
     )
     named = ((((name, each.topic_id), number), each.fetch) for (name, number), each in request.fetches.items())
     for (name, topic_id), fetches in _by_topic(named):

@@ -90,7 +90,16 @@ def _shown(answer: object) -> object:
     return (type(answer), answer.message) if isinstance(answer, MillraceError) else answer
 
 
-@given(st.dictionaries(partitions, st.builds(IsrChange, isr=brokers, leader_epoch=epochs, partition_epoch=epochs)))
+isr_changes = st.builds(
+    IsrChange,
+    isr=brokers,
+    leader_epoch=epochs,
+    partition_epoch=epochs,
+    broker_epochs=st.dictionaries(epochs, st.integers(0, 2**63 - 1)),
+)
+
+
+@given(st.dictionaries(partitions, isr_changes))
 def test_isr_changes_survive_a_round_trip(changes: dict[TopicPartition, IsrChange]) -> None:
     message = wire.alter_partition_message(2, 2**40, changes)
     assert (message.broker_id, message.broker_epoch) == (2, 2**40)

@@ -132,6 +132,18 @@ def test_the_isr_grows_when_a_follower_has_the_watermark_and_the_epochs_start() 
     assert (leader.isr, leader.partition_epoch) == ({1, 2, 3}, 8)
 
 
+def test_an_isr_change_names_the_broker_epochs_of_the_fetches_of_added_followers() -> None:
+    leader = leading(replace(FIRST, isr=(1, 2)))
+    leader.fetched(2, 10, 0, NOW, 41)
+    outcome = leader.fetched(3, 10, 0, NOW, 42)
+    assert outcome.alter_isr is not None
+    assert outcome.alter_isr.broker_epochs == {3: 42}
+    leader.isr_refused(outcome.alter_isr, IneligibleReplicaError("registered again"), NOW)
+    again = leader.fetched(3, 10, 0, NOW, 43).alter_isr
+    assert again is not None
+    assert again.broker_epochs == {3: 43}
+
+
 def test_a_broker_that_is_away_does_not_come_into_the_isr() -> None:
     leader = leading(replace(FIRST, isr=(1, 2)))
     leader.know_alive(lambda broker: broker != 3)

@@ -31,6 +31,7 @@ class NoReplicas:
     """A fetcher without partitions."""
 
     throttles = Throttles(1, lambda: 0.0)
+    broker_epoch = 1
 
     def now_ms(self) -> int:
         return 0
@@ -112,7 +113,7 @@ def test_partitions_of_two_topics_of_one_name_keep_their_topic_ids() -> None:
     request = SessionRequest(
         session_id=0, epoch=0, fetches={("t", number): ReplicaFetch(each, fetch) for number, each in enumerate(ids)}
     )
-    changed = changed_fetches(fetch_request(request, BrokerConfig()))
+    changed = changed_fetches(fetch_request(request, BrokerConfig(), 1))
     assert {key: each.topic_id for key, each in changed.items()} == {("t", 0): ids[0], ("t", 1): ids[1]}
 
 
