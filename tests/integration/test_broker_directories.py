@@ -18,10 +18,13 @@ import pytest
 
 from millrace.clients import Admin, Consumer, Producer, TopicPartition
 from millrace.errors import MillraceError, RequestTimedOutError, StorageError
+from millrace.kafka_protocol.calls.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
+from millrace.kafka_protocol.calls.metadata import MetadataRequest, MetadataRequestTopic
 from millrace_broker.log import OsFiles
 from millrace_broker.log.files import OsFile
 from millrace_broker.testing import EmbeddedBroker
 
+from .kafka_wire import KafkaWire
 from .waiting import STALL_S, run_to_end
 
 PARTITIONS = 4
@@ -64,6 +67,18 @@ def read(broker: EmbeddedBroker, partition: int) -> list[int]:
         return found
 
 
+def offline_replicas(broker: EmbeddedBroker) -> dict[int, tuple[int, ...]]:
+    """Return the offline replicas of each partition, which Kafka's two calls describe alike (KIP-112)."""
+    metadata = MetadataRequest(topics=(MetadataRequestTopic(name="orders"),))
+    partitions = DescribeTopicPartitionsRequest(topics=(TopicRequest(name="orders"),), cursor=None)
+    with KafkaWire(broker) as wire:
+        by_metadata = wire.call(metadata, 12).topics[0].partitions
+        described = wire.call(partitions, 0).topics[0].partitions
+    found = {each.partition_index: each.offline_replicas for each in by_metadata}
+    assert {each.partition_index: each.offline_replicas for each in described} == found
+    return found
+
+
 def options(broker: EmbeddedBroker, **more: Any) -> dict[str, Any]:
     return {
         "bootstrap.servers": broker.bootstrap_servers,
@@ -89,6 +104,7 @@ def test_a_failed_log_directory_is_offline_and_the_others_serve(
                 send(producer, 1)
             assert [send(producer, partition) for partition in (0, 2, 3)] == [0, 0, 0]
         assert read(broker, 3) == [0]
+        assert offline_replicas(broker) == {0: (), 1: (0,), 2: (), 3: ()}
         admin.create_topic("parcels", partitions=1)
         assert (tmp_path / "c" / "parcels-0").exists()
         assert broker.server.broker.failure.error is None
@@ -101,6 +117,7 @@ def test_a_failed_log_directory_is_offline_and_the_others_serve(
     files.broken.clear()
     with start() as broker, Producer(options(broker)) as producer:
         assert [send(producer, partition) for partition in range(PARTITIONS)] == [2, 0, 1, 1]
+        assert not any(offline_replicas(broker).values())
 
 
 def test_a_broker_stops_with_its_last_directory(

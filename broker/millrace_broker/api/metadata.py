@@ -138,6 +138,7 @@ def _partition(info: PartitionInfo) -> pb.Partition:
         leader_epoch=info.leader_epoch,
         replicas=info.replicas,
         isr=info.isr,
+        failed=info.failed,
     )
     if info.leader == LEADER_NONE:
         partition.error.code = 5

@@ -160,6 +160,7 @@ def _decision_message(partition: int, state: LeaderAndIsrState) -> pb.PartitionD
         adding=assignment.adding,
         removing=assignment.removing,
         is_new=state.is_new,
+        failed=state.failed,
     )
 
 
@@ -176,6 +177,7 @@ def _read_decisions(
                 leadership=_read_leadership(each),
                 assignment=ReplicaAssignment(tuple(each.replicas), tuple(each.adding), tuple(each.removing)),
                 is_new=each.is_new,
+                failed=tuple(each.failed),
             )
     return ids, partitions
 

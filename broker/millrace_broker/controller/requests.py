@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from millrace_broker.controller.context import ControllerContext
+from millrace_broker.controller.model import PartitionReplica
 from millrace_broker.decisions import (
     LEADER_DURING_DELETE,
     BrokerRequest,
@@ -120,4 +121,10 @@ class RequestBatch:
         if leadership is None:
             return None
         assignment = self._context.assignments.get(partition, ReplicaAssignment(()))
-        return LeaderAndIsrState(leadership=leadership, assignment=assignment, is_new=is_new)
+        failed = self._context.failed
+        return LeaderAndIsrState(
+            leadership=leadership,
+            assignment=assignment,
+            is_new=is_new,
+            failed=tuple(each for each in assignment.replicas if PartitionReplica(partition, each) in failed),
+        )

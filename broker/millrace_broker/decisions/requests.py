@@ -31,12 +31,13 @@ class PartitionDecision:
 class LeaderAndIsrState:
     """The state of a partition in a LeaderAndIsr request.
 
-    ``is_new`` is true if the broker has never had the replica.
+    ``is_new`` is true if the broker has never had the replica. ``failed`` are the replicas on failed log directories.
     """
 
     leadership: Leadership
     assignment: ReplicaAssignment
     is_new: bool
+    failed: tuple[int, ...] = ()
 
     def decision(self, controller_epoch: int) -> PartitionDecision:
         """Return the decision for a replica, from a request of this controller epoch."""

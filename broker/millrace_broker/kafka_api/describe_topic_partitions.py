@@ -81,7 +81,9 @@ def _topic(
                 isr_nodes=tuple(each.isr),
                 eligible_leader_replicas=(),
                 last_known_elr=(),
-                offline_replicas=tuple(replica for replica in each.replicas if replica not in alive),
+                offline_replicas=tuple(
+                    number for number in each.replicas if number not in alive or number in each.failed
+                ),
             )
             for each in partitions
         ),

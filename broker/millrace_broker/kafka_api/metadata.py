@@ -103,7 +103,9 @@ def _topic(
                 leader_epoch=each.leader_epoch,
                 replica_nodes=tuple(each.replicas),
                 isr_nodes=tuple(each.isr),
-                offline_replicas=tuple(replica for replica in each.replicas if replica not in alive),
+                offline_replicas=tuple(
+                    number for number in each.replicas if number not in alive or number in each.failed
+                ),
             )
             for each in topic.partitions
         ),

@@ -266,6 +266,7 @@ def _partition_info(number: int, state: LeaderAndIsrState) -> PartitionInfo:
         leader_epoch=leadership.leader_epoch,
         replicas=state.assignment.replicas,
         isr=leadership.isr,
+        failed=state.failed,
     )
 
 

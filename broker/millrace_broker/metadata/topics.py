@@ -20,13 +20,17 @@ LEADER_NONE = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionInfo:
-    """Replicas and leader of a partition. ``replicas`` starts with the preferred leader."""
+    """Replicas and leader of a partition. ``replicas`` starts with the preferred leader.
+
+    ``failed`` are the replicas on failed log directories.
+    """
 
     partition: int
     leader: int
     leader_epoch: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
+    failed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,6 +47,7 @@ states = st.builds(
     leadership=leaderships,
     assignment=st.builds(ReplicaAssignment, brokers, brokers, brokers),
     is_new=st.booleans(),
+    failed=brokers,
 )
 heads = st.fixed_dictionaries(
     {"controller_id": ids, "controller_epoch": epochs, "broker_epoch": st.integers(0, 2**63 - 1)}
