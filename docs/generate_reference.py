@@ -195,7 +195,7 @@ def pages() -> Mapping[str, str]:
             TopicConfig,
         ),
         "reference/options/group.md": _config_page(
-            "Group options", "Set them with `millrace configs alter --entity-type groups`.", GroupConfig
+            "Group options", "Set them with `millrace configs alter groups NAME --add OPTION=VALUE`.", GroupConfig
         ),
         "reference/options/producer.md": _config_page(
             "Producer options", "`Producer({...})` takes these names.", ProducerConfig

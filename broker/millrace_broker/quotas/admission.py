@@ -14,9 +14,9 @@ Invariants
 - A call gives back everything it took when it ends. The response's memory is given back once the response was sent.
 - A request that stops in the middle gives way to calls that wait for its memory or place (``receptions``).
 
-A call beyond the places is refused with ``ThrottledError``, which clients of millrace retry. Kafka's protocol has no
-such error. There, the connection is not read until a place is free (``begin_in_turn``). A call beyond the memory waits
-its turn.
+At the limit of places, a connection in Kafka's framing is not read until a place is free (``begin_in_turn``). Over
+gRPC, the call is refused with ``ThrottledError``, which clients of millrace retry. A call beyond the memory waits its
+turn.
 """
 
 from __future__ import annotations

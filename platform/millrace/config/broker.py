@@ -79,8 +79,9 @@ class BrokerConfig(
     )
     queued_max_requests: PositiveInt32 = Field(
         500,
-        description="Largest number of running client requests. The broker refuses further ones as throttled. Requests "
-        "that wait, such as long polls, are not counted.",
+        description="Largest number of running client requests. At the limit, the broker reads no further request of "
+        "a connection in Kafka's framing, and refuses calls over gRPC as throttled. Requests that wait, such as long "
+        "polls, are not counted.",
     )
     queued_max_request_bytes: int = Field(
         32 * 2**20,

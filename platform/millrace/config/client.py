@@ -392,9 +392,9 @@ class ShareConsumerConfig(ClientConfig):
     )
     max_poll_records: PositiveInt32 = Field(500, description="Approximate number of records that a poll acquires.")
     fetch_min_bytes: Int32 = Field(
-        1, description="Number of bytes for which the broker waits before it answers a fetch."
+        1, description="It has no effect here: the broker answers a fetch as soon as it can acquire a record."
     )
-    fetch_max_wait_ms: Int32 = Field(500, description="Longest time for which the broker waits for fetch.min.bytes.")
+    fetch_max_wait_ms: Int32 = Field(500, description="Longest time for which the broker waits for a record.")
     fetch_max_bytes: PositiveInt32 = Field(50 * _MIB, description="Largest number of bytes of a fetch.")
     check_crcs: bool = Field(True, description="Whether checksums are verified.")
     client_rack: str = Field("", description="Rack of this consumer.")
