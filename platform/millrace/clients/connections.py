@@ -7,13 +7,13 @@ receive it.
 from __future__ import annotations
 
 import os
-import random
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
+from millrace.clients.backoff import backoff_s
 from millrace.clients.transport import Helper, Links, Method, PendingCall, UnaryCall, unary
 from millrace.clients.transport.calls import OnDone
 from millrace.config.client import ClientConfig
@@ -30,12 +30,6 @@ from millrace.errors import (
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
-
-
-def backoff_s(config: ClientConfig, attempt: int) -> float:
-    """Return the wait before retry number ``attempt`` (from 0): exponential with 20 % jitter (KIP-580), in seconds."""
-    wait_ms = min(config.retry_backoff_ms * (1 << min(attempt, 30)), config.retry_backoff_max_ms)
-    return wait_ms / 1000 * random.uniform(0.8, 1.2)
 
 
 def ms_until(deadline: float) -> int:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Generic, TypeVar
 
-from millrace.clients.connections import Connections, backoff_s
+from millrace.clients.backoff import backoff_s
+from millrace.clients.connections import Connections
 from millrace.clients.metadata import MetadataCache, check_partition
 from millrace.clients.model import TopicPartition
 from millrace.clients.transport import Method, PendingCall, unary

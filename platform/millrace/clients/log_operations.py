@@ -6,7 +6,8 @@ import uuid
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
-from millrace.clients.connections import Connections, backoff_s
+from millrace.clients.backoff import backoff_s
+from millrace.clients.connections import Connections
 from millrace.clients.epoch_ends import epoch_ends
 from millrace.clients.leaders import MOVED, LeaderCall, ask_leaders, await_leader_epochs
 from millrace.clients.metadata import MetadataCache
@@ -136,7 +137,7 @@ class LogOperations:
         If the connection breaks, the stream continues after the last received batch. Without progress for
         ``socket.connection.setup.timeout.ms`` it raises ``BrokerUnavailableError``.
         """
-        attempt = 0
+        attempt, waited_s = 0, 0.0
         position = start_offset
         while position < end_offset:
             request = pb.ReadRangeRequest(
@@ -149,16 +150,17 @@ class LogOperations:
             )
             try:
                 for records in self._read_at_leader(request):
-                    attempt = 0
+                    attempt, waited_s = 0, 0.0
                     yield records
                     position = max(position, _next_offset(records))
                 return
             except MOVED:
-                if self._waited_too_long(attempt):
+                if waited_s >= self._config.socket_connection_setup_timeout_ms / 1000:
                     raise
                 self._metadata.forget(topic)
-                self._connections.wait(backoff_s(self._config, attempt))
-                attempt += 1
+                wait_s = backoff_s(self._config, attempt)
+                self._connections.wait(wait_s)
+                attempt, waited_s = attempt + 1, waited_s + wait_s
 
     def _read_at_leader(self, request: pb.ReadRangeRequest) -> Iterator[bytes]:
         address = self._metadata.leader_address(TopicPartition(request.topic, request.partition))
@@ -181,13 +183,6 @@ class LogOperations:
     def _begin_chunk(self, request: pb.ReadRangeRequest, address: str) -> PendingCall[pb.ReadRangeResponse]:
         timeout_s = self._config.request_timeout_ms / 1000
         return self._connections.begin(_READ_CHUNK, request, address=address, timeout_s=timeout_s, cancellable=True)
-
-    def _waited_too_long(self, attempt: int) -> bool:
-        waited_ms = sum(
-            min(self._config.retry_backoff_ms * (1 << min(step, 30)), self._config.retry_backoff_max_ms)
-            for step in range(attempt)
-        )
-        return waited_ms >= self._config.socket_connection_setup_timeout_ms
 
 
 def _next_offset(records: bytes) -> int:

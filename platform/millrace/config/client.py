@@ -138,10 +138,14 @@ class ClientConfig(SaslLogin, SslOptions):
     retry_backoff_ms: Int64 = Field(100, description="Wait before the first retry. It doubles with each retry.")
     retry_backoff_max_ms: Int64 = Field(1_000, description="Longest wait before a retry.")
     reconnect_backoff_ms: Int64 = Field(
-        50, description="Wait before the client tries a connection again. It doubles with each attempt."
+        50,
+        description="Wait before the client connects again to a broker that it did not reach. It doubles with each "
+        "failure.",
     )
     reconnect_backoff_max_ms: Int64 = Field(
-        1_000, description="Longest wait before the client tries a connection again."
+        1_000,
+        description="Longest wait before the client connects again to a broker. If only reconnect.backoff.ms is set, "
+        "each wait is as long as that.",
     )
     metadata_max_age_ms: Int64 = Field(
         300_000, description="Age at which the client fetches the metadata of a topic again."
@@ -207,6 +211,14 @@ class ClientConfig(SaslLogin, SslOptions):
     def addresses(self) -> tuple[str, ...]:
         """``bootstrap.servers`` as separate ``host:port`` addresses."""
         return parse_addresses(self.bootstrap_servers)
+
+    @property
+    def reconnect_backoff_longest_ms(self) -> int:
+        """Longest wait before a reconnect: that of ``CommonClientConfigs.postProcessReconnectBackoffConfigs``."""
+        is_constant = {"reconnect_backoff_ms", "reconnect_backoff_max_ms"} & self.model_fields_set == {
+            "reconnect_backoff_ms"
+        }
+        return self.reconnect_backoff_ms if is_constant else self.reconnect_backoff_max_ms
 
     @classmethod
     def of(cls, config: str | Mapping[str, Any]) -> Self:

@@ -19,7 +19,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from millrace.clients.connections import backoff_s
+from millrace.clients.backoff import backoff_s
 from millrace.clients.consuming.connections import ConsumerConnections
 from millrace.clients.consuming.direct_reads import DirectReader
 from millrace.clients.consuming.epochs import EpochChecks

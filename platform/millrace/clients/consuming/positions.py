@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from millrace.clients.connections import Connections, backoff_s
+from millrace.clients.backoff import backoff_s
+from millrace.clients.connections import Connections
 from millrace.clients.consuming.partition import PartitionState
 from millrace.clients.leaders import group_by_leader, may_pass
 from millrace.clients.metadata import MetadataCache

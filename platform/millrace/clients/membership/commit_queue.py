@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from millrace.clients.backoff import exponential
 from millrace.clients.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from millrace.errors import MillraceError, UnknownTopicOrPartitionError
 
@@ -62,7 +63,7 @@ class CommitQueue:
         assert commit is not None, "an answer to no request"
         may_pass = error is not None and error.retriable and not isinstance(error, UnknownTopicOrPartitionError)
         if may_pass and commit.deadline is not None:
-            wait_s = min(self.backoff_s * (1 << min(self.attempts, 30)), self.backoff_max_s)
+            wait_s = exponential(self.backoff_s, self.backoff_max_s, self.attempts)
             if now + wait_s < commit.deadline:
                 again = (commit, *self.waiting)
                 state = replace(self, waiting=again, under_way=None, attempts=self.attempts + 1, retry_at=now + wait_s)

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
-from millrace.clients.connections import Connections, backoff_s
+from millrace.clients.backoff import backoff_s
+from millrace.clients.connections import Connections
 from millrace.clients.metadata import broker_address
 from millrace.errors import (
     BrokerUnavailableError,

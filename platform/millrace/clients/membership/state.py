@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
+from millrace.clients.backoff import exponential
 from millrace.clients.membership.requests import Changed, Heartbeat, Join, Joined, Leave, Prepare, Request, Sync
 from millrace.clients.model import TopicPartition
 from millrace.errors import (
@@ -58,7 +59,7 @@ class Timing:
 
     def backoff_s(self, attempt: int) -> float:
         """Return the wait before retry number ``attempt``, from 0."""
-        return min(self.retry_backoff_s * (1 << min(attempt, 30)), self.retry_backoff_max_s) * self.jitter
+        return exponential(self.retry_backoff_s, self.retry_backoff_max_s, attempt) * self.jitter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,8 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from millrace.clients.connections import Connections, backoff_s
+from millrace.clients.backoff import backoff_s
+from millrace.clients.connections import Connections
 from millrace.clients.metadata import MetadataCache
 from millrace.clients.model import BatchMetadata, ProducerStatistics, TopicDescription, TopicPartition
 from millrace.clients.producing.adaptive import QueueState

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from millrace.clients.connections import Connections, backoff_s
+from millrace.clients.backoff import backoff_s
+from millrace.clients.connections import Connections
 from millrace.clients.grouped_by_topic import topic_commits, topic_partitions
 from millrace.clients.membership.coordinator import Coordinator, check_topic_errors
 from millrace.clients.model import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTransaction, TopicPartition

@@ -7,7 +7,8 @@ import threading
 import time
 import uuid
 
-from millrace.clients.connections import Connections, backoff_s, ms_until
+from millrace.clients.backoff import backoff_s
+from millrace.clients.connections import Connections, ms_until
 from millrace.clients.membership.coordinator import Coordinator
 from millrace.clients.model import TopicPartition
 from millrace.clients.sharing.membership import Beat, ShareMembership

@@ -119,7 +119,7 @@ class GrpcTransport:
             ("grpc.max_receive_message_length", self._response_bytes_max),
             ("grpc.initial_reconnect_backoff_ms", max(config.reconnect_backoff_ms, 1)),
             ("grpc.min_reconnect_backoff_ms", max(config.reconnect_backoff_ms, 1)),
-            ("grpc.max_reconnect_backoff_ms", max(config.reconnect_backoff_max_ms, 1)),
+            ("grpc.max_reconnect_backoff_ms", max(config.reconnect_backoff_longest_ms, 1)),
             ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
             # Brokers are addressed directly, and the callers decide retries, because they know the effects of a call.
             ("grpc.enable_http_proxy", 0),

@@ -19,6 +19,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import Final
 
+from millrace.clients.backoff import ReconnectBackoff
 from millrace.clients.transport.call_threads import CallThreads
 from millrace.clients.transport.calls import PendingCall, Request, Response, Throttle, UnaryCall, not_reached, unary
 from millrace.clients.transport.client_tls import credentials_of, tls_of
@@ -146,6 +147,7 @@ class Link:
         fetch_bytes = config.fetch_max_bytes if isinstance(config, ConsumerConfig) else 0
         self._response_bytes_max = fetch_bytes + _MESSAGE_OVERHEAD_BYTES
         self._throttle: Final = Throttle()
+        self._reconnects: Final = ReconnectBackoff(config)
         self.grpc: Final = GrpcTransport(
             address,
             self._find_grpc,
@@ -263,6 +265,33 @@ class Link:
         return min(self._config.socket_connection_setup_timeout_ms / 1000, _GREETING_TIMEOUT_S)
 
     def _greet(self, timeout_s: float) -> tuple[FrameSocket, pb.HelloResponse]:
+        """Connect after the wait of ``reconnect.backoff.ms``.
+
+        Raises the errors of ``frame_socket.connect``, ``ClientClosedError``.
+        """
+        deadline = time.monotonic() + timeout_s
+        begun = self._wait_to_reconnect(timeout_s)
+        try:
+            opened = self._connect(max(deadline - begun, 0.001))
+        except (OSError, MillraceError):
+            self._reconnects.failed(begun)
+            raise
+        self._reconnects.connected()
+        return opened
+
+    def _wait_to_reconnect(self, timeout_s: float) -> float:
+        """Wait until the broker may be tried again, and return the time. Raises ``TimeoutError`` if that is too late.
+
+        Raises ``ClientClosedError`` if the client is closed meanwhile.
+        """
+        wait_s = self._reconnects.wait_s
+        if wait_s > 0 and self._owner.closing.wait(min(wait_s, timeout_s)):
+            raise ClientClosedError("the client is closed: make a new one")
+        if wait_s >= timeout_s:
+            raise TimeoutError(f"the next attempt to connect is in {wait_s - timeout_s:.1f} s (reconnect.backoff.ms)")
+        return time.monotonic()
+
+    def _connect(self, timeout_s: float) -> tuple[FrameSocket, pb.HelloResponse]:
         hello = pb.HelloRequest(
             client_id=self._config.client_id,
             client_software_name=_SOFTWARE_NAME,
