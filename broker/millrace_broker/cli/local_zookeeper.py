@@ -84,9 +84,9 @@ def find_jars() -> list[Path]:
 class LocalZooKeeper:
     """ZooKeeper server in a JVM, started and stopped by ``with``. Brokers connect to ``address``."""
 
-    def __init__(self, directory: Path, port: int = 0) -> None:
+    def __init__(self, directory: Path) -> None:
         self._directory: Final = directory
-        self._port = port or _free_port()
+        self._port = _free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

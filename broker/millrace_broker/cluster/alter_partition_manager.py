@@ -26,6 +26,7 @@ from millrace.errors import (
     UnknownServerError,
 )
 from millrace_broker.decisions import IsrChange, Leadership, TopicPartition
+from millrace_broker.runtime import cancel_and_wait
 
 _logger = logging.getLogger(__name__)
 
@@ -81,9 +82,7 @@ class AlterPartitionManager:
     async def _drop(self, reason: MillraceError) -> None:
         dropped = [*self._sent.values(), *self._pending.values()]
         self._sent, self._pending = {}, {}
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await cancel_and_wait(self._task)
         for _, future in dropped:
             _fail(future, reason)
 

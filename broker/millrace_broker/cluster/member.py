@@ -70,7 +70,7 @@ from millrace_broker.network import Peers
 from millrace_broker.purgatory import Timer
 from millrace_broker.replication.core import check_controller_epoch
 from millrace_broker.replication.runtime import ReplicaManager
-from millrace_broker.runtime import Clock, Executors, RunBlocking
+from millrace_broker.runtime import Clock, Executors, RunBlocking, cancel_and_wait
 
 _logger = logging.getLogger(__name__)
 
@@ -337,9 +337,7 @@ class Member:
         """Resign as the controller and end the session, so that other brokers see the end at once."""
         self._is_closing = True
         self._coordination.release()
-        if self._renewing is not None:
-            self._renewing.cancel()
-            await asyncio.gather(self._renewing, return_exceptions=True)
+        await cancel_and_wait(self._renewing)
         await self._registration.close()
         await self._process_watch.close()
         await self._alter_partitions.close()

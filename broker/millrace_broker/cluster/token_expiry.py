@@ -11,7 +11,7 @@ import logging
 from typing import Final
 
 from millrace.errors import MillraceError
-from millrace_broker.runtime import Executors
+from millrace_broker.runtime import Executors, cancel_and_wait
 from millrace_broker.security import DelegationTokens
 
 _logger: Final = logging.getLogger(__name__)
@@ -33,9 +33,7 @@ class TokenExpiry:
 
     async def close(self) -> None:
         """Stop the removals. The administration thread finishes one that has begun."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await cancel_and_wait(self._task)
 
     async def _run(self) -> None:
         while True:

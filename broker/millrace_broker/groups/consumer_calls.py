@@ -56,7 +56,7 @@ from millrace_broker.groups.requests import (
 )
 from millrace_broker.groups.states import GroupState
 from millrace_broker.groups.timers import GroupTimers
-from millrace_broker.runtime import BackgroundTasks, Clock, Executors
+from millrace_broker.runtime import BackgroundTasks, Clock, Executors, monotonic_ms
 
 T = TypeVar("T")
 
@@ -313,7 +313,9 @@ class ConsumerCalls:
             try:
                 await self._log.append([*records, *change_records(None, after, self._clock.now_ms())])
             except BaseException:
-                entry.group = ClassicGroup.restore(group.group_id, self._classic_settings, stored, self._now_ms())
+                entry.group = ClassicGroup.restore(
+                    group.group_id, self._classic_settings, stored, monotonic_ms(self._clock)
+                )
                 self._carry_out(entry)
                 raise
             entry.group = after
@@ -353,9 +355,9 @@ class ConsumerCalls:
         await self._log.append([*change_records(before, None, now_ms), record])
         for member_id in before.members.keys() | after.members.keys():
             self._cancel_timers(entry, member_id)
-        group = ClassicGroup.restore(before.group_id, self._classic_settings, stored, self._now_ms())
+        group = ClassicGroup.restore(before.group_id, self._classic_settings, stored, monotonic_ms(self._clock))
         entry.group = group
-        group.rejoin(protocols, self._now_ms())
+        group.rejoin(protocols, monotonic_ms(self._clock))
         self._carry_out(entry)
         _logger.info("consumer group %s has become a classic group", before.group_id)
 
@@ -442,9 +444,6 @@ class ConsumerCalls:
             _logger.warning("member %s of group %s could not be removed: %s", member.member_id, group_id, error.message)
             if self._entries.get(group_id) is entry and isinstance(entry.group, ConsumerGroup):
                 self._begin_session(entry, member)
-
-    def _now_ms(self) -> int:
-        return int(self._clock.monotonic() * 1000)
 
 
 async def _settled(entry: GroupEntry) -> None:

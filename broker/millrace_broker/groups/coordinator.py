@@ -31,7 +31,7 @@ from millrace_broker.groups.shard import GroupShard
 from millrace_broker.groups.timers import GroupTimers
 from millrace_broker.metadata import GroupConfigs, TopicCatalog
 from millrace_broker.purgatory import PurgatoryStatistics, Timer
-from millrace_broker.runtime import BackgroundTasks, Clock, Executors
+from millrace_broker.runtime import BackgroundTasks, Clock, Executors, cancel_and_wait
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -100,9 +100,7 @@ class GroupCoordinator:
 
     async def close(self) -> None:
         """Answer all open calls, and wait for the appends that have begun."""
-        if self._expiring is not None:
-            self._expiring.cancel()
-            await asyncio.gather(self._expiring, return_exceptions=True)
+        await cancel_and_wait(self._expiring)
         await asyncio.gather(*self._deletions, return_exceptions=True)
         await self._shards.close()
 

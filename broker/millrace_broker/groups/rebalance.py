@@ -195,9 +195,9 @@ class Rebalance:
 
     # --- members leave -------------------------------------------------------------------------------------
 
-    def remove_member(self, member: MemberMetadata, error: MillraceError | None = None) -> None:
+    def remove_member(self, member: MemberMetadata) -> None:
         """Remove a member, and answer its open call with an error."""
-        removed = error or UnknownMemberError(
+        removed = UnknownMemberError(
             f"member {member.member_id} has been removed from group {self._group_id}: join again without a member id"
         )
         self.detach(member, removed)

@@ -59,7 +59,7 @@ from millrace_broker.groups.requests import (
 from millrace_broker.groups.states import GroupState
 from millrace_broker.groups.timers import GroupTimers
 from millrace_broker.purgatory import PartitionKey
-from millrace_broker.runtime import BackgroundTasks, Clock, Executors
+from millrace_broker.runtime import BackgroundTasks, Clock, Executors, monotonic_ms
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ class GroupShard:
             )
         if stored is None:
             return GroupEntry(ClassicGroup(group_id, self._settings), loaded.offsets)
-        group = ClassicGroup.restore(group_id, self._settings, stored, self._now_ms())
+        group = ClassicGroup.restore(group_id, self._settings, stored, monotonic_ms(self._clock))
         return GroupEntry(group, loaded.offsets, group.state, state_since_ms)
 
     def release(self) -> None:
@@ -183,7 +183,7 @@ class GroupShard:
                 return given
         call, group = next(_calls), entry.classic
         with self._event(entry):
-            group.join(call, request, self._now_ms())
+            group.join(call, request, monotonic_ms(self._clock))
         answer: JoinAnswer | MemberIdGiven = await self._answer(entry, call)
         return answer
 
@@ -194,7 +194,7 @@ class GroupShard:
             return await self._consumers.sync(entry, request)
         call = next(_calls)
         with self._event(entry):
-            entry.classic.sync(call, request, self._now_ms())
+            entry.classic.sync(call, request, monotonic_ms(self._clock))
         answer: SyncAnswer = await self._answer(entry, call)
         return answer
 
@@ -205,7 +205,7 @@ class GroupShard:
             await self._consumers.classic_heartbeat(entry, identity)
             return
         with self._event(entry):
-            entry.classic.heartbeat(identity, self._now_ms())
+            entry.classic.heartbeat(identity, monotonic_ms(self._clock))
 
     async def consumer_heartbeat(self, group_id: str, beat: Heartbeat) -> HeartbeatAnswer:
         """Answer a ConsumerGroupHeartbeat (``ConsumerCalls.heartbeat``)."""
@@ -217,7 +217,7 @@ class GroupShard:
         if isinstance(entry.group, ConsumerGroup) and await self._consumers.leave(entry, identity):
             return
         with self._event(entry):
-            entry.classic.leave(identity, self._now_ms())
+            entry.classic.leave(identity, monotonic_ms(self._clock))
 
     def _member_entry(self, group_id: str, identity: Identity) -> GroupEntry:
         entry = self._entries.get(group_id)
@@ -266,7 +266,7 @@ class GroupShard:
         def fire() -> None:
             if entry.group is group:
                 with self._event(entry):
-                    group.timer_fired(key, self._now_ms())
+                    group.timer_fired(key, monotonic_ms(self._clock))
 
         self._timers.set((entry.group.group_id, key), delay_ms, fire)
 
@@ -278,7 +278,7 @@ class GroupShard:
         except asyncio.CancelledError:
             if isinstance(group, ClassicGroup) and entry.group is group:
                 with self._event(entry):
-                    group.abandon(call, self._now_ms())
+                    group.abandon(call, monotonic_ms(self._clock))
             raise
 
     async def _store(self, entry: GroupEntry, token: int, appending: asyncio.Future[int]) -> None:
@@ -295,10 +295,7 @@ class GroupShard:
             _logger.exception("the record of group %s could not be appended", group_id)
         if entry.group is group:  # else it has become a consumer group meanwhile
             with self._event(entry):
-                group.stored(token, error, self._now_ms())
-
-    def _now_ms(self) -> int:
-        return int(self._clock.monotonic() * 1000)
+                group.stored(token, error, monotonic_ms(self._clock))
 
     # --- offsets -------------------------------------------------------------------------------------------
 
@@ -333,7 +330,7 @@ class GroupShard:
             entry.group.check_commit(identity, is_transactional=is_transactional)
             return
         with self._event(entry):
-            entry.group.check_commit(identity, self._now_ms(), is_transactional=is_transactional)
+            entry.group.check_commit(identity, monotonic_ms(self._clock), is_transactional=is_transactional)
 
     def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> None:
         """Check that a client may fetch the offsets of a group (``ConsumerGroup.check_fetch``)."""
@@ -461,7 +458,7 @@ class GroupShard:
             del self._entries[group.group_id]
         except BaseException:
             left = StoredGroup(protocol_type=group.protocol_type, generation_id=group.generation_id)
-            again = ClassicGroup.restore(group.group_id, self._settings, left, self._now_ms())
+            again = ClassicGroup.restore(group.group_id, self._settings, left, monotonic_ms(self._clock))
             self._entries[group.group_id] = GroupEntry(again, entry.offsets, again.state, entry.state_since_ms)
             raise
 

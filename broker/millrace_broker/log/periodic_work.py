@@ -14,7 +14,7 @@ from typing import Final
 
 from millrace.errors import MillraceError, StorageError
 from millrace_broker.log.manager import LogManager
-from millrace_broker.runtime import Executors
+from millrace_broker.runtime import Executors, cancel_and_wait
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -58,9 +58,7 @@ class PeriodicWork:
 
     async def close(self) -> None:
         """Stop the work; a running thread finishes first."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await cancel_and_wait(self._task)
 
     async def _run(self) -> None:
         told_failed = frozenset(self._logs.failed_directories())

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from millrace_broker.purgatory.timing_wheel import TimerEntry, TimingWheel
-from millrace_broker.runtime import Clock
+from millrace_broker.runtime import Clock, monotonic_ms
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class Timer:
         """Create a timer. Before ``start``, actions run only when its owner calls ``turn``."""
         self._clock: Final = clock
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._wheel: Final = TimingWheel(self._now_ms())
+        self._wheel: Final = TimingWheel(monotonic_ms(self._clock))
         self._armed: asyncio.TimerHandle | None = None
         self._armed_ms = 0
         self._is_closed = False
@@ -42,7 +42,7 @@ class Timer:
 
     def schedule(self, delay_ms: int, action: Callable[[], None]) -> TimerEntry:
         """Run ``action`` once after ``delay_ms`` unless the entry is cancelled; at the next turn if the delay is 0."""
-        entry = TimerEntry(max(self._now_ms() + delay_ms, self._wheel.now_ms + 1), action)
+        entry = TimerEntry(max(monotonic_ms(self._clock) + delay_ms, self._wheel.now_ms + 1), action)
         if not self._is_closed:
             self._wheel.add(entry)
             self._arm()
@@ -50,7 +50,7 @@ class Timer:
 
     def turn(self) -> int:
         """Run the due actions and return their number. A failed action is logged, and the others still run."""
-        expired = self._wheel.advance(self._now_ms())
+        expired = self._wheel.advance(monotonic_ms(self._clock))
         for entry in expired:
             try:
                 entry.run()
@@ -71,7 +71,7 @@ class Timer:
         self._disarm()
         if due_ms is not None:
             # Half a millisecond later, so that rounding does not wake the loop just before the deadline.
-            delay_s = max(due_ms - self._now_ms(), 0) / 1000 + 0.0005
+            delay_s = max(due_ms - monotonic_ms(self._clock), 0) / 1000 + 0.0005
             self._armed, self._armed_ms = self._loop.call_later(delay_s, self._turn_armed), due_ms
 
     def _turn_armed(self) -> None:
@@ -82,6 +82,3 @@ class Timer:
         if self._armed is not None:
             self._armed.cancel()
             self._armed = None
-
-    def _now_ms(self) -> int:
-        return int(self._clock.monotonic() * 1000)

@@ -13,10 +13,20 @@ This package does not depend on the broker's other parts.
 * ``malloc``            limits on the memory that the C library keeps
 """
 
-from millrace_broker.runtime.background_tasks import BackgroundTasks
-from millrace_broker.runtime.clock import Clock, SystemClock
+from millrace_broker.runtime.background_tasks import BackgroundTasks, cancel_and_wait
+from millrace_broker.runtime.clock import Clock, SystemClock, monotonic_ms
 from millrace_broker.runtime.executors import Executors, RunBlocking
 from millrace_broker.runtime.failure import Failure
 from millrace_broker.runtime.resizable_pool import ResizableThreadPool
 
-__all__ = ["BackgroundTasks", "Clock", "Executors", "Failure", "ResizableThreadPool", "RunBlocking", "SystemClock"]
+__all__ = [
+    "BackgroundTasks",
+    "Clock",
+    "Executors",
+    "Failure",
+    "ResizableThreadPool",
+    "RunBlocking",
+    "SystemClock",
+    "cancel_and_wait",
+    "monotonic_ms",
+]

@@ -12,6 +12,13 @@ from typing import Any, Final, TypeVar
 _T = TypeVar("_T")
 
 
+async def cancel_and_wait(task: asyncio.Task[None] | None) -> None:
+    """Cancel a task, if there is one, and wait for its end. Its error is dropped."""
+    if task is not None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
 class BackgroundTasks:
     """Tasks in progress, in the order of their start.
 

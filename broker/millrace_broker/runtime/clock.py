@@ -18,6 +18,11 @@ class Clock(Protocol):
         ...
 
 
+def monotonic_ms(clock: Clock) -> int:
+    """Return the clock's ``monotonic`` in whole milliseconds."""
+    return int(clock.monotonic() * 1000)
+
+
 class SystemClock:
     """Clock of the machine."""
 

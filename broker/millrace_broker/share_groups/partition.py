@@ -24,7 +24,7 @@ from millrace.records import scan_headers
 from millrace_broker.coordinators import StateLog, written
 from millrace_broker.purgatory import Arrivals, Timer, TimerEntry
 from millrace_broker.quotas import Turn
-from millrace_broker.runtime import Clock
+from millrace_broker.runtime import Clock, monotonic_ms
 from millrace_broker.share_groups.in_flight import (
     Acknowledgement,
     InFlightBatch,
@@ -124,7 +124,11 @@ class SharePartition:
                 if self._is_closed or self._in_flight is not in_flight:
                     break
                 batches = in_flight.acquire(
-                    member_id, _readable(read, offset), records_max, self._now_ms(), whole_batches=whole_batches
+                    member_id,
+                    _readable(read, offset),
+                    records_max,
+                    monotonic_ms(self._clock),
+                    whole_batches=whole_batches,
                 )
                 if batches:
                     self._set_timer()
@@ -145,7 +149,7 @@ class SharePartition:
         if in_flight is None:
             return
         is_changed = in_flight.start_at(log_start_offset)
-        if in_flight.release_overdue(self._now_ms()) or is_changed:
+        if in_flight.release_overdue(monotonic_ms(self._clock)) or is_changed:
             self._changed()
 
     # --- acknowledging -------------------------------------------------------------------------------------
@@ -157,7 +161,7 @@ class SharePartition:
         """
         in_flight = self._in_flight or InFlightRecords(self._settings(), 0)
         in_flight.settings = self._settings()
-        in_flight.acknowledge(member_id, acknowledgements, self._now_ms())
+        in_flight.acknowledge(member_id, acknowledgements, monotonic_ms(self._clock))
         return self._changed()
 
     def reset_offset(self, offset: int) -> asyncio.Future[int]:
@@ -205,11 +209,11 @@ class SharePartition:
         deadline_ms = None if self._in_flight is None else self._in_flight.next_deadline_ms
         if self._timer is not None or deadline_ms is None or self._is_closed:
             return
-        self._timer = self._timers.schedule(max(1, deadline_ms - self._now_ms()), self._lock_ends)
+        self._timer = self._timers.schedule(max(1, deadline_ms - monotonic_ms(self._clock)), self._lock_ends)
 
     def _lock_ends(self) -> None:
         self._timer = None
-        if self._in_flight is not None and self._in_flight.release_overdue(self._now_ms()):
+        if self._in_flight is not None and self._in_flight.release_overdue(monotonic_ms(self._clock)):
             self._changed()
         self._set_timer()
 
@@ -223,9 +227,6 @@ class SharePartition:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-    def _now_ms(self) -> int:
-        return int(self._clock.monotonic() * 1000)
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.key.partition} in share group {self.key.group_id}"

@@ -16,7 +16,7 @@ from millrace.errors import GroupIdNotFoundError, InvalidRecordError, NonEmptyGr
 from millrace_broker.coordinators import LoadedBatch, StateLog, written
 from millrace_broker.metadata import TopicInfo
 from millrace_broker.purgatory import Arrivals, DelayedOperation, Purgatory, Timer
-from millrace_broker.runtime import Clock
+from millrace_broker.runtime import Clock, monotonic_ms
 from millrace_broker.share_groups.in_flight import InFlightRecords, ShareGroupSettings
 from millrace_broker.share_groups.members import Assignment, FindTopic, ShareHeartbeat, ShareMembers
 from millrace_broker.share_groups.partition import SharePartition
@@ -154,7 +154,7 @@ class ShareShard:
             answer = group.members.heartbeat(
                 heartbeat,
                 self._find_topic,
-                self._now_ms(),
+                monotonic_ms(self._clock),
                 session_timeout_ms=self._settings(group_id).session_timeout_ms,
             )
         except BaseException:
@@ -172,14 +172,14 @@ class ShareShard:
     def _watch(self, group: ShareGroup, member_id: str) -> None:
         """Set the session timer of a member. Heartbeats only move its deadline."""
         deadline_ms = group.members.get(member_id).deadline_ms
-        waiting = _Session(self, group, member_id, max(1, deadline_ms - self._now_ms()))
+        waiting = _Session(self, group, member_id, max(1, deadline_ms - monotonic_ms(self._clock)))
         self._heartbeats.complete_or_watch(waiting, [(group.group_id, member_id)])
 
     def session_timed_out(self, group: ShareGroup, member_id: str) -> None:
         """Remove a member whose session has ended, or set its timer again."""
         if member_id not in group.members:
             return
-        if group.members.is_overdue(member_id, self._now_ms()):
+        if group.members.is_overdue(member_id, monotonic_ms(self._clock)):
             group.members.remove(member_id)
             self._has_gone(group, member_id)
         else:
@@ -188,9 +188,6 @@ class ShareShard:
     def _has_gone(self, group: ShareGroup, member_id: str) -> None:
         for partition in group.partitions.values():
             partition.release_member(member_id)
-
-    def _now_ms(self) -> int:
-        return int(self._clock.monotonic() * 1000)
 
     # --- partitions ----------------------------------------------------------------------------------------
 

@@ -26,12 +26,12 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH, highlight=False)
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Print rows as a table; numbers are aligned at the right."""
     from rich.markup import escape
 
     body = [list(row) for row in rows]
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
     for position, column in enumerate(columns):
         is_number = bool(body) and all(isinstance(row[position], (int, float, type(None))) for row in body)
         table.add_column(column, justify="right" if is_number else "left", overflow="fold")

@@ -24,14 +24,12 @@ class SchemaCache:
     options has its own connections, which ``close`` closes.
     """
 
-    def __init__(
-        self, connections: Connections | str | Mapping[str, Any], known: Mapping[int, pa.Schema] | None = None
-    ) -> None:
+    def __init__(self, connections: Connections | str | Mapping[str, Any]) -> None:
         self._owns_connections = not isinstance(connections, Connections)
         self._connections = (
             connections if isinstance(connections, Connections) else Connections(ClientConfig.of(connections))
         )
-        self._schemas: dict[int, pa.Schema] = dict(known or {})
+        self._schemas: dict[int, pa.Schema] = {}
 
     def schema_of(self, schema_id: int) -> pa.Schema:
         """Return the Arrow schema of an id; raises ``UnknownSchemaError`` if no topic has it."""

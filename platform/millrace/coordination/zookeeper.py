@@ -27,6 +27,7 @@ from millrace.coordination.interface import (
     Write,
     ensure_path,
 )
+from millrace.coordination.single_calls import SingleCalls
 from millrace.coordination.tree import check_operation, check_path
 from millrace.coordination.zookeeper_client import NOT_AT_FAULT, Together, acls, error_of, node_stat
 from millrace.coordination.zookeeper_link import SessionLink
@@ -67,7 +68,7 @@ class ZooKeeperStore:
             self._sessions.pop().close()
 
 
-class ZooKeeperCoordination:
+class ZooKeeperCoordination(SingleCalls):
     """A session with a ``ZooKeeperStore``; ``Coordination`` documents each method."""
 
     def __init__(self, config: ZooKeeperConfig, tls: Reloading[ssl.SSLContext] | None) -> None:
@@ -94,10 +95,6 @@ class ZooKeeperCoordination:
         """State of the session."""
         return self._link.state
 
-    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False) -> str:
-        """Create a node; returns its path."""
-        return str(self.multi([Create(path, data, ephemeral=ephemeral, sequential=sequential)])[0])
-
     def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, NodeStat]:
         """Read a node."""
         data, stat = self._read(path, watch, self._link.client.get_async)
@@ -118,16 +115,6 @@ class ZooKeeperCoordination:
                 stat = node_stat(answer[1]) if answer is not None else None
                 found.append((answer[0], stat) if stat is not None else None)
         return found
-
-    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> NodeStat:
-        """Write a node."""
-        result = self.multi([Write(path, data, version)])[0]
-        assert isinstance(result, NodeStat)
-        return result
-
-    def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        """Delete a node."""
-        self.multi([Delete(path, version)])
 
     def exists(self, path: str, watch: Watch | None = None) -> NodeStat | None:
         """Return the node's stat, or None."""

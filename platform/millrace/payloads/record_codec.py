@@ -131,7 +131,7 @@ class RecordCodec:
             faults.setdefault(row, text)
 
         columns = self._decoded_values(values, note)
-        columns = self._with_keys(columns, keys, values, note)
+        columns = self._with_keys(columns, keys, note)
         tombstones = self._tombstones(columns, keys, values, note)
         self._check_nulls(columns, tombstones, note)
         arrays = [columns[each.name] for each in self._schema]
@@ -153,9 +153,7 @@ class RecordCodec:
         columns[self._raw.name] = _raw_values(values, self._raw, note)
         return columns
 
-    def _with_keys(
-        self, columns: dict[str, pa.Array], keys: pa.BinaryArray, values: pa.BinaryArray, note: Note
-    ) -> dict[str, pa.Array]:
+    def _with_keys(self, columns: dict[str, pa.Array], keys: pa.BinaryArray, note: Note) -> dict[str, pa.Array]:
         if not self._has_keys or keys.null_count == len(keys):
             return columns
         if not self._key_columns:

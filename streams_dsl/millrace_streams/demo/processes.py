@@ -32,6 +32,7 @@ _START_SECONDS_MAX: Final = 60.0
 _LOCK_SECONDS_MAX: Final = 60.0
 _STOP_SECONDS_MAX: Final = 30.0
 _WATCH_SECONDS: Final = 0.25
+_TAIL_LINES: Final = 15
 _PR_SET_PDEATHSIG: Final = 1
 _SHORT_LIVED_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """The JVM runs for half a minute, in which its optimising compiler takes more time than it saves."""
@@ -229,5 +230,5 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _tail(path: Path, lines: int = 15) -> str:
-    return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+def _tail(path: Path) -> str:
+    return "\n".join(path.read_text(errors="replace").splitlines()[-_TAIL_LINES:])

@@ -141,9 +141,9 @@ class ObjectStore(ABC):
         """Return a number of the operator."""
         return self.numbers.get(name, default)
 
-    def number_before(self, name: str, default: int = -1) -> int:
-        """Return a number of the operator as of the start of the batch."""
-        return self._numbers_before.get(name, default)
+    def number_before(self, name: str) -> int:
+        """Return a number of the operator as of the start of the batch, or -1."""
+        return self._numbers_before.get(name, -1)
 
     def before(self, identity: Hashable) -> Any:
         """Return an entry as of the start of the batch; None if there was none."""
