@@ -13,8 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from millrace.clients.producing.partitioner import murmur2, murmur2_array, partition_for_key, partitions_for_keys
+from millrace.clients.producing.partitioner import murmur2_array, partitions_for_keys
 from millrace_broker.coordinators import partition_of
+
+from ..murmur2 import murmur2, partition_for_key
 
 _ORACLES = Path(os.environ.get("ORACLES") or Path(__file__).parents[1] / "oracles")
 

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 from millrace.clients import Admin, Consumer, Producer, TopicPartition
-from millrace.clients.producing.partitioner import partition_for_key
 from millrace.errors import (
     BrokerUnavailableError,
     ClientClosedError,
@@ -24,6 +23,7 @@ from millrace.errors import (
 )
 from millrace_broker.testing import EmbeddedBroker
 
+from ..murmur2 import partition_for_key
 from .waiting import STALL_S
 
 

@@ -55,7 +55,6 @@ from millrace.records.header import (
     checksum,
     read_header,
     seal,
-    write_header,
 )
 from millrace.records.message_set import (
     BatchEntry,
@@ -153,5 +152,4 @@ __all__ = [
     "usual_times_together",
     "validate_batch",
     "verify_crc",
-    "write_header",
 ]

@@ -194,11 +194,6 @@ def read_header_fields(buffer: ReadableBuffer, position: int = 0) -> dict[str, i
     return fields
 
 
-def write_header(header: BatchHeader) -> bytes:
-    """Write a header as it is, checksum included."""
-    return _HEADER.pack(*header)
-
-
 def as_arrow_buffer(buffer: ReadableBuffer) -> pa.Buffer:
     """View any readable buffer as an Arrow buffer, without a copy."""
     return buffer if isinstance(buffer, pa.Buffer) else pa.py_buffer(buffer)

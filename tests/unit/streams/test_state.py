@@ -209,7 +209,7 @@ def test_the_hash_of_keys_stays_what_it_is_for_checkpoints_depend_on_it() -> Non
 
 
 def test_keys_of_one_bucket_are_spread_over_all_parts() -> None:
-    from millrace.clients.producing.partitioner import murmur2
+    from ...murmur2 import murmur2
 
     keys = [f"{number}" for number in range(20_000)]
     one = pl.DataFrame({"key": [key for key in keys if murmur2(key.encode()) % 8 == 3]})

@@ -1,6 +1,6 @@
 """Partition of a key by Kafka's murmur2.
 
-The functions are for single keys and for columns of keys. Equal keys go to the same partitions as with Kafka's default
+The functions are for columns of keys. Equal keys go to the same partitions as with Kafka's default
 partitioner (``org.apache.kafka.clients.producer.internals.BuiltInPartitioner``, ``Utils.murmur2``).
 """
 
@@ -17,29 +17,8 @@ from millrace.schemas import encode_keys
 _SEED: Final = 0x9747B28C
 _M: Final = 0x5BD1E995
 _R: Final = 24
-_MASK: Final = 0xFFFFFFFF
 
 Words = npt.NDArray[np.uint32]
-
-
-def murmur2(key: bytes) -> int:
-    """Return the hash of one key, as Kafka's signed 32-bit integer."""
-    h = (_SEED ^ len(key)) & _MASK
-    full = len(key) & ~3
-    for at in range(0, full, 4):
-        k = int.from_bytes(key[at : at + 4], "little") * _M & _MASK
-        k = (k ^ (k >> _R)) * _M & _MASK
-        h = (h * _M & _MASK) ^ k
-    if full < len(key):
-        h = (h ^ int.from_bytes(key[full:], "little")) * _M & _MASK
-    h = (h ^ (h >> 13)) * _M & _MASK
-    h ^= h >> 15
-    return h - 2**32 if h >= 2**31 else h
-
-
-def partition_for_key(key: bytes, num_partitions: int) -> int:
-    """Return the partition of one key."""
-    return (murmur2(key) & 0x7FFFFFFF) % num_partitions
 
 
 def murmur2_array(keys: pa.LargeBinaryArray) -> npt.NDArray[np.int32]:

@@ -23,12 +23,13 @@ from millrace.clients.producing.batching import (
     fit_table,
     halves_of,
 )
-from millrace.clients.producing.partitioner import partition_for_key
 from millrace.clients.producing.partitioning import StickyPartition
 from millrace.clients.producing.wire import stamped_parts
 from millrace.errors import MessageTooLargeError, SchemaMismatchError, UnknownTopicOrPartitionError
 from millrace.records import Compression, decode_range
 from millrace.schemas import parse_schema
+
+from ....murmur2 import partition_for_key
 
 
 def _topic(partitions: int, ddl: str | None = None, keys: tuple[str, ...] = ()) -> TopicDescription:

@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.clients.producing.partitioner import murmur2, murmur2_array, partition_for_key, partitions_for_keys
+from millrace.clients.producing.partitioner import murmur2_array, partitions_for_keys
+
+from ....murmur2 import murmur2, partition_for_key
 
 _keys = st.lists(st.binary(max_size=40), max_size=50)
 
