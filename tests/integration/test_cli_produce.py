@@ -74,3 +74,14 @@ def test_a_transaction_has_all_lines_or_after_a_wrong_line_none(
     assert "which the transaction drops: line 200001: column id" in text
     assert [record.value for record in _read(module_broker, "atomic")] == [{"id": 1}, {"id": 2}]
     assert "unknown option no.such" in run("atomic", "--producer-property", "no.such=1", stdin="", code=1).stderr
+
+
+def test_records_that_a_broker_refuses_fail_the_command_also_if_later_ones_are_stored(
+    admin: Admin, module_broker: EmbeddedBroker, run: Run
+) -> None:
+    admin.create_topic("recent", partitions=1, configs={"message.timestamp.before.max.ms": "3600000"})
+    later = '{"value": "later"}\n' * 20_000  # several tables
+    text = run("recent", "--format", "json", stdin='{"value": "old", "timestamp": 1}\n' + later, code=1).stderr
+    assert "message.timestamp.before.max.ms" in text
+    assert "sent to recent" not in text
+    assert b"old" not in {record.value for record in _read(module_broker, "recent")}

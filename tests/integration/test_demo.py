@@ -22,7 +22,11 @@ import pyarrow.compute as pc
 import pytest
 
 from millrace.cli.paths import conf_dir
+from millrace.clients import Admin
+from millrace.errors import InvalidTimestampError
+from millrace_broker.testing import EmbeddedBroker
 from millrace_streams.demo.datasets import Dataset, read_datasets
+from millrace_streams.demo.load import load
 from millrace_streams.demo.report import read_delta, sorted_rows
 from millrace_streams.demo.view import STARTED
 
@@ -254,3 +258,14 @@ def test_a_demo_that_is_killed_and_run_again_gives_the_same_tables(tmp_path: Pat
     if rounds <= len(STEPS):
         # The last round was killed in its report. All rows had been processed by then, and none was processed again.
         assert printed.count("nothing new") >= 2 * 5, printed
+
+
+def test_the_load_fails_if_the_broker_refuses_its_rows(admin: Admin, module_broker: EmbeddedBroker) -> None:
+    old = pa.table({"origin": ["JFK"], "time_hour": pa.array([0], pa.timestamp("us", "UTC"))})
+    admin.create_topic(
+        "old_flights", partitions=1, schema=old.schema, configs={"message.timestamp.before.max.ms": "3600000"}
+    )
+    told: list[int] = []
+    with pytest.raises(InvalidTimestampError, match=r"message\.timestamp\.before\.max\.ms"):
+        load(module_broker.bootstrap_servers, Dataset("old_flights", Path("unused"), old), told.append)
+    assert told == [0]

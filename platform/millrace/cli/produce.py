@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections import deque
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from millrace.clients import Producer, TopicDescription
+    from millrace.clients import BatchMetadata, Producer, SendFuture, TopicDescription
 
 
 class InputFormat(StrEnum):
@@ -153,32 +154,54 @@ def _default_format(file: Path | None, topic: TopicDescription) -> InputFormat:
 def _send_all(
     producer: Producer, topic: str, tables: Iterator[pa.Table], *, partition: int | None, timestamps: str | None
 ) -> int:
-    """Send tables as they come, with a progress bar; raises the first error of a batch."""
+    """Send tables as they come, with a progress bar; returns the number of acknowledged records.
+
+    Raises the first error of a batch, as soon as it is known.
+    """
     from millrace.cli.output import progress
 
+    sent = _Sent()
     count = 0
     started = time.monotonic()
-    last = None
     with progress() as bar:
         task = bar.add_task(f"sending to {topic}", total=None, rate="")
         try:
             for table in tables:
-                last = producer.send_table(topic, table, partition=partition, timestamps=timestamps)
-                if last.done():
-                    last.result()
+                sent.add(producer.send_table(topic, table, partition=partition, timestamps=timestamps), table.num_rows)
                 count += table.num_rows
                 rate = f"{count / max(time.monotonic() - started, 1e-6):,.0f}/s"
                 bar.update(task, completed=count, rate=rate)
         except SchemaMismatchError as error:
-            if not count:
+            producer.flush()
+            acknowledged = sent.acknowledged()
+            if not acknowledged:
                 raise
             fate = "which the transaction drops" if producer.is_transactional else "which were sent"
-            raise SchemaMismatchError(f"after {count:,} records, {fate}: {error.message}") from error
+            raise SchemaMismatchError(f"after {acknowledged:,} records, {fate}: {error.message}") from error
         finally:
             producer.flush()
-    if last is not None:
-        last.result()
-    return count
+    return sent.acknowledged()
+
+
+class _Sent:
+    """Tables that were sent, in order, until their outcome is known."""
+
+    def __init__(self) -> None:
+        self._acknowledged = 0
+        self._unknown: deque[tuple[SendFuture[list[BatchMetadata]], int]] = deque()
+
+    def add(self, future: SendFuture[list[BatchMetadata]], rows: int) -> None:
+        """Remember a table of so many rows; raises the error of an earlier table or of this one."""
+        self._unknown.append((future, rows))
+        self.acknowledged()
+
+    def acknowledged(self) -> int:
+        """Return the number of acknowledged records; raises the first error. After a flush no table is missing."""
+        while self._unknown and self._unknown[0][0].done():
+            future, rows = self._unknown.popleft()
+            future.result()
+            self._acknowledged += rows
+        return self._acknowledged
 
 
 class _Reader:

@@ -42,6 +42,7 @@ def load(bootstrap_servers: str, dataset: Dataset, on_rows: Callable[[int], None
 
     ``on_rows`` is called with the number of durable rows as they are added, first with those already in the topic.
     Raises ``UsageError`` if the topic holds more rows than the data set, for example after a demo with more ``--rows``.
+    Raises the error of a batch that a broker refuses.
     """
     with Admin({"bootstrap.servers": bootstrap_servers}) as admin:
         partitions = len(admin.describe_topic(dataset.topic).partitions)
@@ -62,8 +63,9 @@ def load(bootstrap_servers: str, dataset: Dataset, on_rows: Callable[[int], None
     with Producer({"bootstrap.servers": bootstrap_servers, **waiting}) as producer:
         for start in range(0, table.num_rows, _CHUNK_ROWS):
             chunk, target = table.slice(start, _CHUNK_ROWS), share.slice(start, _CHUNK_ROWS)
-            producer.send_table(dataset.topic, chunk, partition=target, timestamps=dataset.time_column)
+            sent = producer.send_table(dataset.topic, chunk, partition=target, timestamps=dataset.time_column)
             producer.flush()
+            sent.result()  # raises the error of a refused batch, which flush does not
             on_rows(chunk.num_rows)
     return int(table.num_rows)
 
