@@ -267,5 +267,9 @@ def test_the_load_fails_if_the_broker_refuses_its_rows(admin: Admin, module_brok
     )
     told: list[int] = []
     with pytest.raises(InvalidTimestampError, match=r"message\.timestamp\.before\.max\.ms"):
-        load(module_broker.bootstrap_servers, Dataset("old_flights", Path("unused"), old), told.append)
+        load(
+            module_broker.bootstrap_servers,
+            Dataset(topic="old_flights", schema_file=Path("unused"), table=old),
+            told.append,
+        )
     assert told == [0]

@@ -28,10 +28,14 @@ def typed_json_table(data: bytes, schema: pa.Schema, first_line: int) -> pa.Tabl
     Arrow's parser is used if possible. Types that it does not support (maps, binary, intervals), and errors, are
     handled by a Python parser, which knows line numbers.
     """
-    if all(_arrow_reads(field.type) for field in schema):
+    # Arrow's parser takes null for a row of nulls, and takes several objects of one line. It crashes if all are null.
+    lines = [line for line in map(bytes.lstrip, data.splitlines()) if line]
+    is_objects = all(line.startswith(b"{") for line in lines)
+    if lines and is_objects and all(_arrow_reads(field.type) for field in schema):
         try:
             table = _read_with_arrow(data, schema)
-            if not any(table.column(field.name).null_count for field in schema if not field.nullable):
+            has_wrong_nulls = any(table.column(field.name).null_count for field in schema if not field.nullable)
+            if table.num_rows == len(lines) and not has_wrong_nulls:
                 return table
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             # Arrow's message names neither column nor line, so the other parser finds them.

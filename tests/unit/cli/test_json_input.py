@@ -82,3 +82,23 @@ def test_json_objects_become_records_of_an_opaque_topic() -> None:
         opaque_json_table(b'{"id": 1}', 4)
     with pytest.raises(SchemaMismatchError, match="line 1: unknown field vale"):
         opaque_json_table(b'{"value": 1, "vale": 1}', 1)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("null", "line 1: a record of a typed topic is an object"),
+        ('{"a": 1}\nnull', "line 2: a record of a typed topic is an object"),
+        ('{"a": 1}\rnull', "line 2: a record of a typed topic is an object"),
+        ('{"a": 1}\n{"a": 2}{"a": 3}', "line 2 is not JSON: Extra data"),
+        ('{"a": 1} null', "line 1 is not JSON: Extra data"),
+    ],
+)
+def test_a_line_of_a_typed_topic_is_one_object(lines: str, message: str) -> None:
+    with pytest.raises(SchemaMismatchError, match=message):
+        typed_json_table(lines.encode(), parse_schema("a INT"), 1)
+
+
+def test_blank_lines_are_no_records() -> None:
+    assert typed_json_table(b'\n  \n {"a": 1}\n\n', parse_schema("a INT"), 1).to_pylist() == [{"a": 1}]
+    assert typed_json_table(b"\n \n", parse_schema("a INT"), 1).num_rows == 0
