@@ -85,3 +85,17 @@ def test_records_that_a_broker_refuses_fail_the_command_also_if_later_ones_are_s
     assert "message.timestamp.before.max.ms" in text
     assert "sent to recent" not in text
     assert b"old" not in {record.value for record in _read(module_broker, "recent")}
+
+
+def test_a_table_into_an_opaque_topic_has_timestamps_of_a_column(
+    admin: Admin, module_broker: EmbeddedBroker, run: Run
+) -> None:
+    admin.create_topic("dated", partitions=1, configs={"retention.ms": "-1"})
+    arguments = ["dated", "--format", "csv", "--timestamp", "at", "--key", "id"]
+    run(*arguments, stdin="id,at\n7,1970-01-01 00:00:01Z\n")
+    run(*arguments, stdin="id,value,at\n07,NA,1970-01-01 00:00:02Z\n")
+    first, second = _read(module_broker, "dated")
+    assert (first.timestamp_ms, first.key) == (1000, b"7")
+    assert json.loads(first.value) == {"id": 7, "at": "1970-01-01T00:00:01+00:00"}
+    assert (second.timestamp_ms, second.key, second.value) == (2000, b"07", b"NA")
+    assert "--timestamp at: the data has the columns id" in run(*arguments, stdin="id\n1\n", code=2).stderr

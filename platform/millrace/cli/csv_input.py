@@ -19,8 +19,11 @@ _INVALID: Final = re.compile(r"CSV conversion error to .*: (invalid value .*)", 
 _BLOCK_BYTES: Final = 4 * 2**20
 
 
-def csv_tables(source: BinaryIO, schema: pa.Schema | None) -> Iterator[pa.Table]:
+def csv_tables(source: BinaryIO, schema: pa.Schema | None, key: str | None = None) -> Iterator[pa.Table]:
     """Parse CSV with a header line; columns of ``schema`` get its types, others are inferred from their first values.
+
+    Without a schema, and with a column ``value``, the columns ``value`` and ``key`` (or the one that ``key`` names)
+    are text. An empty value is null, and a quoted one is empty text.
 
     Raises ``SchemaMismatchError`` naming line and column. If values contain newlines, line numbers count records.
     """
@@ -31,9 +34,13 @@ def csv_tables(source: BinaryIO, schema: pa.Schema | None) -> Iterator[pa.Table]
     records = 0
     for block in _whole_records(source):
         header = names or next(csv.reader([block.split(b"\n", 1)[0].decode("utf-8-sig", "replace").rstrip("\r")]), [])
+        if names is None and schema is None and "value" in header:
+            types = dict.fromkeys(("value", key or "key"), pa.string())
         # Arrow reports rows only when it reads in one thread.
         read = arrow_csv.ReadOptions(use_threads=False, block_size=len(block) + 1, column_names=names)
-        convert = arrow_csv.ConvertOptions(column_types=types, strings_can_be_null=True)
+        convert = arrow_csv.ConvertOptions(
+            column_types=types, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
+        )
         try:
             table = arrow_csv.read_csv(pa.BufferReader(block), read_options=read, convert_options=convert)
         except pa.ArrowInvalid as error:

@@ -113,7 +113,9 @@ def produce(
         if chosen in _TEXTUAL and description.schema is not None:
             raise UsageError(f"topic {topic} is typed, and lines have no columns: give JSON, CSV, Parquet or Arrow")
         headers = [name_value(text, "--header") for text in header or ()]
-        reader = _Reader(description, chosen, key_separator=key_separator, key=key, headers=headers)
+        reader = _Reader(
+            description, chosen, key_separator=key_separator, key=key, timestamp=timestamp, headers=headers
+        )
         started = time.monotonic()
         with _transaction(producer):
             count = _send_all(producer, topic, reader.tables(source, file), partition=partition, timestamps=timestamp)
@@ -214,12 +216,14 @@ class _Reader:
         *,
         key_separator: str | None,
         key: str | None,
+        timestamp: str | None,
         headers: list[tuple[str, str]],
     ) -> None:
         self._topic = topic
         self._format = input_format
         self._separator = key_separator.encode() if key_separator else None
         self._key = key
+        self._timestamp = timestamp
         self._headers = [(name, value.encode()) for name, value in headers]
         if key_separator and input_format not in _TEXTUAL:
             raise UsageError("--key-separator is for lines: use --key COLUMN")
@@ -247,7 +251,7 @@ class _Reader:
         elif self._format is InputFormat.CSV:
             from millrace.cli.csv_input import csv_tables
 
-            yield from csv_tables(source, self._topic.schema)
+            yield from csv_tables(source, self._topic.schema, self._key)
         elif self._format is InputFormat.PARQUET:
             import pyarrow.parquet as pq
 
@@ -314,17 +318,20 @@ class _Reader:
                 yield opaque_json_table(data, first_line)
 
     def _opaque(self, table: pa.Table) -> pa.Table:
-        """Convert a table without a value column to JSON values, with the column of ``--key`` as key."""
+        """Convert a table without a value column to JSON values. Keep the columns of ``--key`` and ``--timestamp``."""
         import pyarrow as pa
 
+        for option, name in (("--key", self._key), ("--timestamp", self._timestamp)):
+            if name is not None and name not in table.column_names:
+                raise UsageError(f"{option} {name}: the data has the columns {', '.join(table.column_names)}")
         if "value" in table.column_names:
             return table if self._key is None else table.rename_columns({self._key: "key"})
         from millrace.cli.output import json_line
 
         columns = {"value": pa.array([json_line(row) for row in table.to_pylist()], pa.string())}
+        if self._timestamp is not None:
+            columns[self._timestamp] = table.column(self._timestamp)
         if self._key is not None:
-            if self._key not in table.column_names:
-                raise UsageError(f"--key {self._key}: the data has the columns {', '.join(table.column_names)}")
             columns["key"] = table.column(self._key).cast(pa.string())
         return pa.table(columns)
 

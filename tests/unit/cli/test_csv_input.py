@@ -92,3 +92,15 @@ def test_types_are_those_of_the_first_values_throughout() -> None:
     assert {table.schema for table in tables} == {tables[0].schema}
     with pytest.raises(SchemaMismatchError, match=r"^line 4: column id: invalid value 'x' for BIGINT"):
         list(csv_tables(_Trickle(b"id,city\n1,Oslo\n2,3\nx,Rome\n", [30, 11, 8]), None))
+
+
+def test_only_an_empty_value_is_null() -> None:
+    texts = ["NA", "null", '"NULL"', "NaN", '""', ""]
+    (table,) = csv_tables(_source("id,city\n" + "".join(f"1,{text}\n" for text in texts)), SCHEMA)
+    assert table.column("city").to_pylist() == ["NA", "null", "NULL", "NaN", "", None]
+
+
+@pytest.mark.parametrize("key", [None, "id"])
+def test_keys_and_values_of_an_opaque_topic_are_text(key: str | None) -> None:
+    (table,) = csv_tables(_source(f"{key or 'key'},value,partition\n007,1.50,2\n"), None, key)
+    assert table.to_pylist() == [{key or "key": "007", "value": "1.50", "partition": 2}]
