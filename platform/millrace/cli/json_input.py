@@ -14,7 +14,7 @@ import pyarrow.types as pat
 from pyarrow import json as arrow_json
 
 from millrace.errors import SchemaMismatchError
-from millrace.records import headers_array
+from millrace.records import NO_TIMESTAMP, headers_array
 from millrace.schemas import spark_name
 
 _RECORD_FIELDS = {"key", "value", "headers", "timestamp", "partition"}
@@ -174,7 +174,7 @@ def opaque_json_table(data: bytes, first_line: int) -> pa.Table:
         if any(record[name] is not None for record in records):
             try:
                 columns[name] = pa.array([record[name] for record in records], type_)
-            except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
                 raise SchemaMismatchError(f"{name} in the lines from {first_line} on: {error}") from error
     return pa.table(columns)
 
@@ -194,26 +194,40 @@ def _record(line: bytes, number: int) -> dict[str, Any]:
         raise SchemaMismatchError(
             f"line {number}: unknown field {min(unknown)}: the fields are {', '.join(_RECORD_FIELDS)}"
         )
-    headers = fields.get("headers") or {}
-    pairs = headers.items() if isinstance(headers, dict) else headers
+    timestamp = fields.get("timestamp")
     return {
         "key": _bytes(fields.get("key"), number),
         "value": _bytes(fields["value"], number),
-        "headers": [(name, _bytes(value, number)) for name, value in pairs],
-        "timestamp": fields.get("timestamp"),
+        "headers": _headers(fields.get("headers"), number),
+        "timestamp": None if timestamp == NO_TIMESTAMP else timestamp,
         "partition": fields.get("partition"),
     }
+
+
+def _headers(headers: Any, number: int) -> list[tuple[str, bytes | None]]:
+    """Convert an object, or an array of pairs. Names may repeat in the latter."""
+    pairs = list(headers.items()) if isinstance(headers, dict) else headers or []
+    if not isinstance(pairs, list) or not all(
+        isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs
+    ):
+        raise SchemaMismatchError(
+            f'line {number}: headers are an object {{"name": value}} or an array [["name", value]], not '
+            f"{json.dumps(headers)}"
+        )
+    for name, _ in pairs:
+        _bytes(name, number)  # refuses a name that has no UTF-8
+    return [(name, _bytes(value, number)) for name, value in pairs]
 
 
 def _bytes(value: Any, number: int) -> bytes | None:
     """Convert text to UTF-8, ``{"base64": ...}`` to its bytes, and other JSON to its text."""
     if value is None:
         return None
-    if isinstance(value, str):
-        return value.encode()
-    if isinstance(value, dict) and value.keys() == {"base64"}:
-        try:
+    try:
+        if isinstance(value, str):
+            return value.encode()
+        if isinstance(value, dict) and value.keys() == {"base64"}:
             return base64.b64decode(value["base64"], validate=True)
-        except (ValueError, TypeError) as error:
-            raise SchemaMismatchError(f"line {number}: {error}") from error
-    return json.dumps(value, ensure_ascii=False).encode()
+        return json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, TypeError) as error:
+        raise SchemaMismatchError(f"line {number}: {error}") from error

@@ -77,13 +77,14 @@ def _only(value: Any, columns: list[str] | None) -> Any:
 
 def _json_writer(columns: list[str] | None) -> Write:
     from millrace.cli.output import json_line
+    from millrace.records import NO_TIMESTAMP
 
     def write(record: ConsumerRecord) -> None:
         fields = {
             "topic": record.topic,
             "partition": record.partition,
             "offset": record.offset,
-            "timestamp": record.timestamp_ms,
+            "timestamp": None if record.timestamp_ms == NO_TIMESTAMP else record.timestamp_ms,
             "key": _as_json(record.key),
             "value": _as_json(_only(record.value, columns)),
         }

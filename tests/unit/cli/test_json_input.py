@@ -102,3 +102,25 @@ def test_a_line_of_a_typed_topic_is_one_object(lines: str, message: str) -> None
 def test_blank_lines_are_no_records() -> None:
     assert typed_json_table(b'\n  \n {"a": 1}\n\n', parse_schema("a INT"), 1).to_pylist() == [{"a": 1}]
     assert typed_json_table(b"\n \n", parse_schema("a INT"), 1).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ('"headers": 5', "line 4: headers are an object"),
+        ('"headers": [["a"]]', "line 4: headers are an object"),
+        ('"headers": [[null, "x"]]', "line 4: headers are an object"),
+        ('"headers": {"\\ud800": "x"}', "line 4: .*surrogates not allowed"),
+        ('"key": "\\ud800"', "line 4: .*surrogates not allowed"),
+        ('"key": ["\\ud800"]', "line 4: .*surrogates not allowed"),
+        ('"timestamp": 100000000000000000000', "timestamp in the lines from 4 on"),
+    ],
+)
+def test_wrong_fields_of_a_record_name_the_line(fields: str, message: str) -> None:
+    with pytest.raises(SchemaMismatchError, match=message):
+        opaque_json_table(f'{{"value": "v", {fields}}}'.encode(), 4)
+
+
+def test_a_record_without_a_timestamp_gets_the_time_of_the_send() -> None:
+    table = opaque_json_table(b'{"value": "v", "timestamp": -1}\n{"value": "w", "timestamp": 5}', 1)
+    assert table.column("timestamp").to_pylist() == [None, 5]
