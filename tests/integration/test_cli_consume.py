@@ -162,3 +162,11 @@ def test_perf_consume_prints_kafkas_lines(run: Run, topic: str, options: tuple[s
     assert figures[4] == "20"
     consumed = "consumer-fetch-manager-metrics:records-consumed-total:{client-id=}"
     assert any(line.split() == [consumed, ":", "20.000"] for line in lines)
+
+
+def test_a_table_shows_a_timestamp_beyond_the_year_9999_as_a_number(run: Run, module_broker: EmbeddedBroker) -> None:
+    stamp = 2**55
+    with Admin(module_broker.bootstrap_servers) as admin, Producer(module_broker.bootstrap_servers) as producer:
+        admin.create_topic("far", partitions=1, configs={"message.timestamp.after.max.ms": str(2**63 - 1)})
+        producer.send("far", b"v", timestamp_ms=stamp).result()
+    assert str(stamp) in run("consume", "far", "--format", "table")

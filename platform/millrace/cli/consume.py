@@ -160,7 +160,7 @@ def _print_lines(reading: Reading, output_format: OutputFormat, shown: list[Show
 
 def _print_as_table(reading: Reading, topic: str) -> None:
     """Print the records as a table. A group member commits these records, and no others, afterwards."""
-    from millrace.cli.output import print_table
+    from millrace.cli.output import cells, print_table
     from millrace.clients import TopicPartition
 
     left = reading.max_messages or _TABLE_ROWS_DEFAULT
@@ -175,7 +175,12 @@ def _print_as_table(reading: Reading, topic: str) -> None:
         if not table.num_rows:
             continue
         names = table.column_names
-        found = [row for row in table.to_pylist() if _is_before_end(reading, row)]
+        values = [cells(column) for column in table.columns]
+        found = [
+            row
+            for row in (dict(zip(names, row, strict=True)) for row in zip(*values, strict=True))
+            if _is_before_end(reading, row)
+        ]
         rows += [list(row.values()) for row in found]
         left -= len(found)
         printed.update((TopicPartition(topic, row["__partition"]), row["__offset"] + 1) for row in found)

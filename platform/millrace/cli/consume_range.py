@@ -23,7 +23,10 @@ def choose_partitions(available: list[TopicPartition], wanted: str | None) -> li
     try:
         for part in wanted.split(","):
             first, dash, last = part.partition("-")
-            numbers += range(int(first), int(last) + 1) if dash else [int(first)]
+            found = range(int(first), int(last) + 1) if dash else [int(first)]
+            if not found:
+                raise UsageError(f"--partitions {wanted}: the range {part} is empty: give the lower number first")
+            numbers += found
     except ValueError:
         raise UsageError(f"--partitions {wanted}: expected numbers and ranges like 0,2,5-7") from None
     topic = available[0]

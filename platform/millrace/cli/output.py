@@ -9,13 +9,16 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _PIPED_WIDTH: Final = 240
 """Width of a table without a terminal."""
@@ -63,6 +66,19 @@ def json_value(value: Any) -> Any:
     if isinstance(value, (bytes, bytearray)):
         return base64.b64encode(value).decode()
     raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def cells(column: pa.ChunkedArray) -> list[Any]:
+    """Return the values of a column. Times that Python does not have (after the year 9999) are shown as numbers."""
+    import pyarrow as pa
+
+    try:
+        return column.to_pylist()
+    except (ValueError, OverflowError):
+        if not pa.types.is_temporal(column.type):
+            raise
+        number = pa.int32() if column.type.bit_width == 32 else pa.int64()
+        return pa.chunked_array([chunk.view(number) for chunk in column.chunks], number).to_pylist()
 
 
 def text_of(value: Any) -> str:
