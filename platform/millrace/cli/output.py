@@ -72,13 +72,15 @@ def cells(column: pa.ChunkedArray) -> list[Any]:
     """Return the values of a column. Times that Python does not have (after the year 9999) are shown as numbers."""
     import pyarrow as pa
 
+    values: list[Any]
     try:
-        return column.to_pylist()
+        values = column.to_pylist()
     except (ValueError, OverflowError):
         if not pa.types.is_temporal(column.type):
             raise
         number = pa.int32() if column.type.bit_width == 32 else pa.int64()
-        return pa.chunked_array([chunk.view(number) for chunk in column.chunks], number).to_pylist()
+        values = pa.chunked_array([chunk.view(number) for chunk in column.chunks], number).to_pylist()
+    return values
 
 
 def text_of(value: Any) -> str:
