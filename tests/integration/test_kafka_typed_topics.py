@@ -390,3 +390,21 @@ def test_records_whose_rows_have_no_room_are_acquired_by_the_next_fetch(
             offsets += acquired(answer)
             assert error_of(reader.acknowledge((offsets[-200], offsets[-1], (ACCEPT,)))) == 0
     assert offsets == list(range(1800))
+
+
+def test_records_behind_a_batch_that_has_no_payloads_stay_available_to_a_share_group(
+    module_broker: EmbeddedBroker, admin: Admin, topic: str
+) -> None:
+    """JSON has no form for a date after the year 9999."""
+    admin.create_topic(topic, partitions=1, schema="x DATE", configs={"kafka.value.format": "json"})
+    with KafkaWire(module_broker) as wire, Producer(module_broker.bootstrap_servers) as writer:
+        reader = Member(wire, topic, topic)
+        reader.join()
+        assert acquired(reader.fetch()) == [], "the group begins at the end"
+        for days in (2_932_897, 19_000):
+            writer.send_table(topic, pa.table({"x": pa.array([days], pa.int32()).cast(pa.date32())}))
+            writer.flush()
+        (refused,) = reader.fetch().responses[0].partitions
+        assert refused.error_code
+        (found,) = reader.fetch().responses[0].partitions
+        assert [(each.first_offset, each.delivery_count) for each in found.acquired_records] == [(1, 1)]

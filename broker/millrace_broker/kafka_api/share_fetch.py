@@ -249,7 +249,10 @@ async def _filled(
     try:
         records = await rows.of(topic, answered.partition, answered.records, wanted=wanted)
     except Exception as error:  # noqa: BLE001 - the partition's error; unexpected errors are logged
-        return _refused(known_error(error)), ()
+        # The first batch is faulty. Its records stay locked, so that their delivery limit ends their deliveries.
+        headers = (header for _, header in scan_headers(answered.records))
+        after = next((each.next_offset for each in headers if each.last_offset >= wanted.first), wanted.first)
+        return _refused(known_error(error)), _acquired_from(answered, after)
     end = max((header.next_offset for _, header in scan_headers(records)), default=wanted.first)
     runs = [(each.first_offset, each.last_offset, each.delivery_count) for each in answered.acquired]
     sent = tuple(
@@ -257,12 +260,19 @@ async def _filled(
         for first, last, count in runs
         if first < end
     )
-    unsent = tuple(
-        AcquiredRecords(first_offset=max(first, end), last_offset=last, delivery_count=count)
-        for first, last, count in runs
-        if last >= end
+    return _Fetched(records if sent else b"", sent), _acquired_from(answered, end)
+
+
+def _acquired_from(answered: pb.ShareFetchResponse.PartitionRecords, offset: int) -> tuple[AcquiredRecords, ...]:
+    return tuple(
+        AcquiredRecords(
+            first_offset=max(each.first_offset, offset),
+            last_offset=each.last_offset,
+            delivery_count=each.delivery_count,
+        )
+        for each in answered.acquired
+        if each.last_offset >= offset
     )
-    return _Fetched(records if sent else b"", sent), unsent
 
 
 def _refused(error: MillraceError) -> _Fetched:
