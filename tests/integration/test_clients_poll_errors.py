@@ -20,6 +20,7 @@ from millrace.errors import (
     CorruptBatchError,
     LeaderNotAvailableError,
     RequestTimedOutError,
+    UnreadableValueError,
     WakeupError,
 )
 from millrace_broker.testing import EmbeddedBroker
@@ -211,3 +212,21 @@ def test_a_position_without_a_leader_is_waited_for_in_vain(
         patched.setattr(MetadataCache, "leader_address", leader_address)
         with pytest.raises(RequestTimedOutError, match=r"unled-0 was not found within default\.api\.timeout\.ms=300"):
             consumer.position(("unled", 0))
+
+
+def test_a_value_that_python_does_not_have_is_passed_by_a_seek(
+    admin: Admin, module_broker: EmbeddedBroker, topic: str
+) -> None:
+    admin.create_topic(topic, partitions=1, schema="day DATE")
+    days = pa.array([19_000, 2_932_897, 19_001], pa.int32()).cast(pa.date32())
+    with Producer(module_broker.bootstrap_servers) as producer:
+        producer.send_table(topic, pa.table({"day": days})).result()
+    with _consumer(module_broker, topic) as consumer:
+        assert _poll_records(consumer) == [0]
+        for _ in range(2):
+            with pytest.raises(UnreadableValueError, match=f"{topic}-0 offset 1: .* column day") as raised:
+                _poll_records(consumer)
+        consumer.seek(TopicPartition(topic, 0), raised.value.offset + 1)
+        assert _poll_records(consumer) == [2]
+        consumer.seek_to_beginning()
+        assert consumer.poll_table(int(STALL_S * 1000)).column("day").combine_chunks().equals(days)

@@ -19,6 +19,7 @@ from millrace.errors import (
     InvalidGroupIdError,
     InvalidRecordStateError,
     MillraceError,
+    UnreadableValueError,
     UsageError,
     WakeupError,
 )
@@ -277,3 +278,14 @@ def test_a_wakeup_during_a_commit_keeps_the_acknowledgements(queue: Queue, monke
     with pytest.raises(WakeupError):
         consumer.commit()
     assert consumer.commit() == {TopicPartition(queue.name, 0): None}
+
+
+def test_records_beside_a_value_that_python_does_not_have_are_delivered(queue: Queue) -> None:
+    with Admin(queue.broker.bootstrap_servers) as admin, Producer(queue.broker.bootstrap_servers) as producer:
+        admin.create_topic(queue.name, partitions=1, schema="day DATE")
+        days = pa.array([19_000, 2_932_897, 19_001], pa.int32()).cast(pa.date32())
+        producer.send_table(queue.name, pa.table({"day": days})).result()
+    consumer = queue.consumer("implicit")
+    assert [record.offset for record in _next(consumer)] == [0, 2]
+    with pytest.raises(UnreadableValueError, match="offset 1"):
+        _next(consumer)

@@ -330,7 +330,8 @@ class Consumer:
         The result is empty if no records come within ``timeout_ms``. Members of a group must poll at least every
         ``max.poll.interval.ms``; polls process rebalances and call listeners. While no broker is reachable, the poll
         retries and raises ``BrokerUnavailableError`` after ``default.api.timeout.ms``. An error behind some records is
-        raised by the next poll. ``CorruptBatchError`` is raised until you seek past the batch. Raises
+        raised by the next poll. ``CorruptBatchError`` is raised until you seek past the batch, and
+        ``UnreadableValueError`` until you seek past the record at its ``offset``. Raises
         ``OffsetOutOfRangeError`` (``LogTruncationError`` if the log lost records that were read) with
         ``auto.offset.reset=none``, ``UnknownTopicOrPartitionError``, ``CorruptBatchError``, ``WakeupError``,
         ``FencedInstanceIdError`` and other fatal errors of the group.

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from millrace.clients.model import ConsumerRecord, TopicDescription, TopicPartition
-from millrace.errors import UsageError
+from millrace.errors import UnreadableValueError, UsageError
 from millrace.records import HEADERS_TYPE, OPAQUE_SCHEMA, DecodedBatch
 
 METADATA_TYPES: Final = {
@@ -91,11 +91,14 @@ def _metadata(name: str, partition: TopicPartition, batch: DecodedBatch) -> pa.A
 def batch_to_records(
     partition: TopicPartition, batch: DecodedBatch, key_columns: Sequence[str]
 ) -> list[ConsumerRecord]:
-    """Convert the records of a batch to Python values."""
+    """Convert the records of a batch to Python values. Raises ``UnreadableValueError`` for the first without one."""
     keys: Any = repeat(None)
     values: list[Any]
     if batch.schema_id:
-        values = batch.columns.to_pylist()
+        try:
+            values = batch.columns.to_pylist()
+        except (ValueError, OverflowError) as error:
+            raise _unreadable(partition, batch) from error
         if key_columns:
             keys = [{name: value.get(name) for name in key_columns} for value in values]
         if batch.tombstones is not None:
@@ -118,3 +121,18 @@ def batch_to_records(
         ConsumerRecord(partition.topic, partition.partition, offset, timestamp, key, value, header)
         for offset, timestamp, key, value, header in rows
     ]
+
+
+def _unreadable(partition: TopicPartition, batch: DecodedBatch) -> UnreadableValueError:
+    """Find the first record whose value Python does not have."""
+    for row, offset in enumerate(batch.offsets().to_pylist()):
+        for name, column in zip(batch.columns.schema.names, batch.columns.columns, strict=True):
+            try:
+                column[row].as_py()
+            except (ValueError, OverflowError) as error:
+                return UnreadableValueError(
+                    f"{partition} offset {offset}: Python has no value for column {name} ({column.type}): {error}: "
+                    "read it with poll_table, or seek past it",
+                    offset=offset,
+                )
+    raise AssertionError("a batch is unreadable, but each of its values is readable")

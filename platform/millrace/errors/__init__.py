@@ -144,6 +144,7 @@ from millrace.errors.records import (
     MessageTooLargeError,
     OffsetOutOfRangeError,
     RecordListTooLargeError,
+    UnreadableValueError,
     UnsupportedCompressionError,
     UnsupportedForFormatError,
 )
@@ -281,6 +282,7 @@ __all__ = [
     "UnknownServerError",
     "UnknownTopicIdError",
     "UnknownTopicOrPartitionError",
+    "UnreadableValueError",
     "UnreleasedInstanceIdError",
     "UnstableOffsetCommitError",
     "UnsupportedAssignorError",

@@ -41,6 +41,19 @@ class LogTruncationError(OffsetOutOfRangeError):
         self.divergent_offset = divergent_offset
 
 
+class UnreadableValueError(MillraceError):
+    """A record has a value that Python's types do not hold, such as a date after the year 9999.
+
+    Kafka's ``RecordDeserializationException``. ``offset`` is the record's. Tables of records hold such values.
+    """
+
+    code = 1022
+
+    def __init__(self, *args: object, offset: int = -1) -> None:
+        super().__init__(*args)
+        self.offset: Final = offset
+
+
 class CorruptBatchError(MillraceError):
     """A record batch fails its checksum, its size or its format rules."""
 

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from millrace.clients.consuming.partition import OFFSET_MAX, PartitionState
 from millrace.clients.schema_cache import SchemaCache
+from millrace.errors import UnreadableValueError
 from millrace.records import DecodedBatch, decode_range
 
 Converted = TypeVar("Converted")
@@ -48,7 +49,8 @@ class PartitionReader:
     ) -> tuple[DecodedBatch, Converted] | None:
         """Return the next rows, at most ``max_rows`` of one decoded batch, and the result of ``convert`` for them.
 
-        Returns ``None`` without further fetched data. Raises the errors of ``decode_range`` and ``convert``. After an
+        Returns ``None`` without further fetched data. Raises the errors of ``decode_range`` and ``convert``;
+        ``UnreadableValueError`` only for the first row. After an
         error the position is unchanged, and the next call reads the same rows.
         """
         if self._generation != self.state.generation:
@@ -59,7 +61,15 @@ class PartitionReader:
             return None
         split = batch.offsets()[max_rows].as_py() if batch.num_rows > max_rows else None
         rows = batch if split is None else batch.slice(0, split)
-        converted = convert(rows)
+        try:
+            converted = convert(rows)
+        except UnreadableValueError as error:
+            # Return the records before it first, so that a seek past the error skips no others.
+            split = error.offset
+            rows = batch.slice(0, split)
+            if not rows.num_rows:
+                raise
+            converted = convert(rows)
         self._rest = None if split is None else batch.slice(split, OFFSET_MAX)
         # Skip offsets that compaction removed at a batch's end, but not records from ``end_offset`` on.
         end = min(batch.header.next_offset, self.state.waiting[0].end_offset)

@@ -6,7 +6,7 @@ Invariant: at most one fetch is in flight; another thread only stores its respon
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, cast
@@ -24,10 +24,10 @@ from millrace.clients.signal import Signal
 from millrace.clients.tables import batch_to_records
 from millrace.clients.transport import PendingCall, unary
 from millrace.config.client import ShareConsumerConfig
-from millrace.errors import MillraceError, WakeupError
+from millrace.errors import MillraceError, UnreadableValueError, WakeupError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.item_errors import error_in
-from millrace.records import decode_range
+from millrace.records import DecodedBatch, decode_range
 
 _SHARE_FETCH: Final = unary(lambda stub: stub.ShareFetch)
 
@@ -140,6 +140,7 @@ class ShareFetcher:
             for offset in range(run.first_offset, run.last_offset + 1)
         }
         records: list[ConsumerRecord] = []
+        unreadable: list[UnreadableValueError] = []
         if acquired:
             key_columns = self._metadata.topic(partition.topic).key_columns
             batches = decode_range(
@@ -149,17 +150,23 @@ class ShareFetcher:
                 self._schemas.schema_of,
                 verify=self._config.check_crcs,
             )
-            records = [
-                record._replace(delivery_count=acquired[record.offset])
-                for batch in batches
-                for record in batch_to_records(partition, batch, key_columns)
-                if record.offset in acquired
-            ]
+            for batch in batches:
+                readable, failures = _readable(partition, batch, key_columns)
+                unreadable += failures
+                records += [
+                    record._replace(delivery_count=acquired[record.offset])
+                    for record in readable
+                    if record.offset in acquired
+                ]
+        runs = [range(run.first_offset, run.last_offset + 1) for run in result.acquired]
+        if unreadable:
+            # They stay locked, and are delivered again until their limit.
+            runs = [range(offset, offset + 1) for offset in acquired.keys() - {each.offset for each in unreadable}]
         return Given(
             partition=partition,
             records=records,
-            acquired=[range(run.first_offset, run.last_offset + 1) for run in result.acquired],
-            error=error_in(result.error),
+            acquired=runs,
+            error=error_in(result.error) or next(iter(unreadable), None),
             acknowledge_error=error_in(result.acknowledge_error),
         )
 
@@ -201,6 +208,21 @@ class ShareFetcher:
         """Cancel the fetch in flight."""
         if self._under_way is not None:
             self._under_way.cancel()
+
+
+def _readable(
+    partition: TopicPartition, batch: DecodedBatch, key_columns: Sequence[str]
+) -> tuple[list[ConsumerRecord], list[UnreadableValueError]]:
+    """Convert the records of a batch; returns also the errors of those that Python has no values for."""
+    records: list[ConsumerRecord] = []
+    errors: list[UnreadableValueError] = []
+    while True:
+        try:
+            return records + batch_to_records(partition, batch, key_columns), errors
+        except UnreadableValueError as error:
+            errors.append(error)
+            records += batch_to_records(partition, batch.slice(0, error.offset), key_columns)
+            batch = batch.slice(error.offset + 1, batch.header.next_offset)
 
 
 def _topic_of(topics: Any, name: str) -> Any:
