@@ -16,7 +16,7 @@ from millrace.cli.options import BootstrapServer, ClientConfigFile, ClientOption
 from millrace.errors import SchemaMismatchError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
@@ -112,9 +112,8 @@ def produce(
         chosen = input_format or _default_format(file, description)
         if chosen in _TEXTUAL and description.schema is not None:
             raise UsageError(f"topic {topic} is typed, and lines have no columns: give JSON, CSV, Parquet or Arrow")
-        headers = [name_value(text, "--header") for text in header or ()]
         reader = _Reader(
-            description, chosen, key_separator=key_separator, key=key, timestamp=timestamp, headers=headers
+            description, chosen, key_separator=key_separator, key=key, timestamp=timestamp, headers=header or ()
         )
         started = time.monotonic()
         with _transaction(producer):
@@ -217,14 +216,15 @@ class _Reader:
         key_separator: str | None,
         key: str | None,
         timestamp: str | None,
-        headers: list[tuple[str, str]],
+        headers: Sequence[str],
     ) -> None:
         self._topic = topic
         self._format = input_format
         self._separator = key_separator.encode() if key_separator else None
         self._key = key
         self._timestamp = timestamp
-        self._headers = [(name, value.encode()) for name, value in headers]
+        pairs = (name_value(text, "--header") for text in headers)
+        self._headers = [(name, value.encode()) for name, value in pairs]
         if key_separator and input_format not in _TEXTUAL:
             raise UsageError("--key-separator is for lines: use --key COLUMN")
         if key and topic.schema is not None:
