@@ -42,9 +42,9 @@ class LogTruncationError(OffsetOutOfRangeError):
 
 
 class UnreadableValueError(MillraceError):
-    """A record has a value that Python's types do not hold, such as a date after the year 9999.
+    """A record has a value that no Python type holds.
 
-    Kafka's ``RecordDeserializationException``. ``offset`` is the record's. Tables of records hold such values.
+    An example is a date after the year 9999. Kafka has ``RecordDeserializationException``. ``offset`` is the record's. Tables of records hold such values.
     """
 
     code = 1022
