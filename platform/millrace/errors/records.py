@@ -44,7 +44,8 @@ class LogTruncationError(OffsetOutOfRangeError):
 class UnreadableValueError(MillraceError):
     """A record has a value that no Python type holds.
 
-    An example is a date after the year 9999. Kafka has ``RecordDeserializationException``. ``offset`` is the record's. Tables of records hold such values.
+    An example is a date after the year 9999. Kafka has ``RecordDeserializationException``. ``offset`` is the record's.
+    Tables of records hold such values.
     """
 
     code = 1022

@@ -396,5 +396,5 @@ def test_dead_letters_of_another_topic_have_another_identity() -> None:
     hours(builder)
     stages = stages_of(compile_topology(builder.build(), {"flights": SHAPE}))
     for topic in ("bad", "worse"):
-        last = Manifest.of(stages, 2, {"letters": topic}).sinks[-1]
+        last = Manifest.of(stages, 2, dead_letters={"letters": topic}).sinks[-1]
         assert (last.node, last.id) == ("letters", f"dead_letters/{topic}/1")
