@@ -2,6 +2,7 @@
 
 * ``model``         arguments and results of the clients
 * ``connections``   channels, deadlines and retries; ``metadata`` and ``schema_cache`` cache the cluster's state
+* ``backoff``       waits before retries and reconnects
 * ``subscription``    topics of a consumer by name or pattern, and the topics that match now
 * ``signal``          the wait of a consumer's caller, its wake-up, and the check for a single caller
 * ``interceptor_calls``  calls of interceptors, whose exceptions are logged
