@@ -1,4 +1,4 @@
-"""Tests of followers that restart while a leader asks to add them to the ISR (KIP-903)."""
+"""Tests of followers that restart while they join the ISR (KIP-903)."""
 
 from __future__ import annotations
 
