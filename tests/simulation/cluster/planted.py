@@ -57,10 +57,8 @@ _fetched: Final = Leader.fetched
 _CONSUMER_GROUP: Final = "millrace_broker.groups.consumer.consumer_group.ConsumerGroup"
 
 
-def _fetched_and_forgotten(
-    leader: Leader, follower: int, fetch_offset: int, log_start_offset: int, now_ms: int
-) -> LeaderOutcome:
-    before, after = leader._high_watermark, _fetched(leader, follower, fetch_offset, log_start_offset, now_ms)
+def _fetched_and_forgotten(leader: Leader, follower: int, *fetch: int) -> LeaderOutcome:
+    before, after = leader._high_watermark, _fetched(leader, follower, *fetch)
     leader._high_watermark = before
     return replace(after, has_watermark_risen=False)
 
