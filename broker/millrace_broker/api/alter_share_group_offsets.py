@@ -25,7 +25,8 @@ async def handle(
     The group need not exist. Raises ``NonEmptyGroupError``, ``GroupIdNotFoundError`` for the id of a consumer group,
     and the errors of ``ShareCoordinator.shard_of``.
     """
-    broker.share_groups.shard_of(request.group_id).check_has_no_members(request.group_id)
+    shard = await broker.share_groups.wait_for_shard(request.group_id)
+    shard.check_has_no_members(request.group_id)
     await check_is_not(broker, request.group_id, CLASSIC, is_new=True)
     response, turns = pb.AlterShareGroupOffsetsResponse(), Turns()
     for topic in request.topics:

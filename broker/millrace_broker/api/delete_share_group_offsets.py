@@ -21,7 +21,8 @@ async def handle(
 
     Raises ``GroupIdNotFoundError``, ``NonEmptyGroupError`` and the errors of ``ShareCoordinator.shard_of``.
     """
-    broker.share_groups.shard_of(request.group_id).without_members(request.group_id)
+    shard = await broker.share_groups.wait_for_shard(request.group_id)
+    shard.without_members(request.group_id)
     response, turns = pb.DeleteShareGroupOffsetsResponse(), Turns()
     for name in request.topics:
         await turns.next()

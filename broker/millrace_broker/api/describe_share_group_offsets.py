@@ -37,6 +37,7 @@ async def handle(
         await turns.next()
         result = response.groups.add(group_id=wanted.group_id)
         try:
+            await broker.share_groups.wait_for_shard(wanted.group_id)
             progress = _progress(broker, wanted.group_id)
             topics = [(each.name, tuple(each.partitions)) for each in wanted.topics]  # a name may come twice
             if wanted.all_topics:

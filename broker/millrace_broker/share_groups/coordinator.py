@@ -156,7 +156,7 @@ class ShareCoordinator:
         return self._shards.shard_of(group_id)
 
     async def wait_for_shard(self, group_id: str) -> ShareShard:
-        """Return the shard of a group, after a short wait if it is being loaded, for a member that joins.
+        """Return the shard of a group, after a short wait if it is being loaded.
 
         Raises the errors of ``shard_of``.
         """

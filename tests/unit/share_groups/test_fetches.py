@@ -21,11 +21,16 @@ from ..groups.test_coordinator import opened
 WANTED = ShareFetchPartition("orders", b"", 0)
 
 
-async def joined(broker: Broker) -> None:
+async def led(broker: Broker) -> None:
+    """Create the topic, and the one of the groups' state."""
     spec = TopicSpec(name="orders", partitions=1, configs={})
     await broker.executors.administer(broker.changes.create, spec)
     await broker.member.topics.led(["orders"], round(STALL_S * 1000))
     await broker.internal_topics.ensure(SHARE_STATE_TOPIC)
+
+
+async def joined(broker: Broker) -> None:
+    await led(broker)
     await beat(broker, 0)
 
 
