@@ -1,4 +1,4 @@
-"""Tests of the calls that set, describe and delete a share group's offsets, without the network."""
+"""Tests of calls that change and describe offsets of share groups, without the network."""
 
 from __future__ import annotations
 
