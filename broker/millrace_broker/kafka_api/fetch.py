@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 from millrace.config.topic import CompressionType
@@ -30,12 +32,12 @@ from millrace_broker.kafka_api.error_codes import code_of
 from millrace_broker.kafka_api.fetch_sessions import FetchedTopic, FetchPlan
 from millrace_broker.kafka_api.fetched_rows import ResponseRows
 from millrace_broker.kafka_api.list_offsets import isolation_level
-from millrace_broker.kafka_api.row_batches import WantedOffsets
+from millrace_broker.kafka_api.row_batches import ReadBatches, WantedOffsets
 from millrace_broker.kafka_api.topics import name_of
 from millrace_broker.quotas import pause
 from millrace_broker.replication.core.fetch_session import NO_SESSION
 from millrace_broker.replication.runtime import LeaderAndEpoch
-from millrace_broker.runtime.turns import Turns
+from millrace_broker.runtime.turns import ITEMS, Turns
 
 _CONSUMER: Final = -1
 _PAUSE_MS_MAX: Final = 500
@@ -81,7 +83,7 @@ async def handle(message: FetchRequest, request: KafkaRequest) -> FetchResponse:
     answer = await read(request.broker, wanted, request.context)
     if _is_throttled(answer):
         await pause(min(wanted.max_wait_ms, _PAUSE_MS_MAX) / 1000)
-    answers = iter(answer.topics)
+    answers = dict(zip((topic for topic in topics if topic not in unknown), answer.topics, strict=True))
     responses = []
     answering = _Answering(
         request,
@@ -90,11 +92,13 @@ async def handle(message: FetchRequest, request: KafkaRequest) -> FetchResponse:
         bool(message.isolation_level),
         Turns(),
     )
+    reads = (each for topic in answers for each in _reads(answering, answers[topic], topics[topic]))
+    await answering.rows.convert(list(islice(reads, ITEMS)))
     for topic, partitions in topics.items():
         if topic in unknown:
             found = tuple(_refused(each.partition, unknown[topic]) for each in partitions)
         else:
-            found = await _answered(answering, next(answers), partitions)
+            found = await _answered(answering, answers[topic], partitions)
         if plan.session is not None:
             news = [(each, plan.session.has_news((topic, each.partition_index), each)) for each in found]
             found = tuple(each for each, is_new in news if is_new or not plan.is_incremental)
@@ -146,6 +150,16 @@ class _Answering(NamedTuple):
     leaders: CurrentLeaders
     is_committed: bool
     turns: Turns
+
+
+def _reads(answering: _Answering, answer: TopicAnswer, wanted: Sequence[FetchPartition]) -> Iterator[ReadBatches]:
+    """Yield the batches of a topic that were read. A topic that was deleted meanwhile has none."""
+    with contextlib.suppress(MillraceError):
+        info = answering.request.broker.partitions.topic(answer.name, answer.topic_id)
+        for asked, each in zip(wanted, answer.partitions, strict=True):
+            if each.records:
+                offsets = WantedOffsets(asked.fetch_offset)
+                yield answering.rows.read(info, each.result.partition, each.records, offsets)
 
 
 async def _answered(

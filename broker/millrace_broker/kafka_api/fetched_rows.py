@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
+from millrace.records import read_header
 from millrace_broker.api.common.record_checks import schema_of_topic
 from millrace_broker.api.common.typed_rows import rows_of_columns
 from millrace_broker.kafka_api.call import KafkaRequest
-from millrace_broker.kafka_api.row_batches import OPAQUE_ROWS, ResponseRoom, RowConversion, WantedOffsets
+from millrace_broker.kafka_api.row_batches import (
+    OPAQUE_ROWS,
+    ReadBatches,
+    ResponseRoom,
+    RowConversion,
+    WantedOffsets,
+)
 from millrace_broker.metadata import TopicInfo
 
 
@@ -21,6 +28,23 @@ class ResponseRows:
         self._request: Final = request
         self._max_bytes: Final = max_bytes
         self._room: Final = ResponseRoom(request.context.response_lease, max_bytes)
+
+    def read(self, topic: TopicInfo, partition: int, records: bytes, wanted: WantedOffsets) -> ReadBatches:
+        """Return the batches of a partition with their conversion."""
+        conversion = _conversion(topic, self._request)
+        return ReadBatches(topic.topic_id.bytes, partition, records, conversion, wanted)
+
+    async def convert(self, reads: Sequence[ReadBatches]) -> None:
+        """Convert the columnar batches of several partitions together, as far as they have room.
+
+        ``of`` converts the others one by one.
+        """
+        if not any(read_header(each.records).is_columnar for each in reads):
+            return
+        bytes_max = self._room.begin_conversion()
+        if bytes_max is not None:
+            await self._request.state.row_batches.convert(self._request.broker.executors, reads, bytes_max)
+            self._room.end_conversion()
 
     async def of(
         self,
@@ -40,13 +64,7 @@ class ResponseRows:
             return records
         self._room.begin_partition(self._max_bytes if partition_max_bytes is None else partition_max_bytes)
         pieces = await self._request.state.row_batches.as_rows(
-            self._request.broker.executors,
-            topic.topic_id.bytes,
-            partition,
-            records,
-            _conversion(topic, self._request),
-            room=self._room,
-            wanted=wanted,
+            self._request.broker.executors, self.read(topic, partition, records, wanted), room=self._room
         )
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 

@@ -4,15 +4,17 @@ A columnar batch becomes one batch of rows, or several if its rows are large. Th
 on, until the response is full.
 
 One conversion runs at a time, in an I/O thread. Two conversions at the same time would take the interpreter's lock from
-each other. They would take as long as one after the other, and more CPU time. The most recent results are kept, because
-consumers of different groups read the same batches.
+each other. They would take as long as one after the other, and more CPU time. The batches of a response are converted
+together, because a second conversion in the same thread finds the processor's caches filled. The most recent results
+are kept, because consumers of different groups read the same batches.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -21,6 +23,8 @@ from millrace.errors import MillraceError
 from millrace.records import ROWS_BYTES_MAX, BatchHeader, read_header, rows_of_opaque, scan_headers, verify_crc
 from millrace_broker.quotas import Lease
 from millrace_broker.runtime import Executors
+
+_logger = logging.getLogger(__name__)
 
 _CACHED_BYTES_MAX: Final = 32 * 2**20
 _CONVERTED_BYTES_MAX: Final = 4 * 2**20
@@ -50,6 +54,16 @@ class WantedOffsets(NamedTuple):
 
 
 EVERY_OFFSET: Final = WantedOffsets()
+
+
+class ReadBatches(NamedTuple):
+    """Whole batches of a partition, and the offsets that their reader wants."""
+
+    topic_id: bytes
+    partition: int
+    records: bytes
+    conversion: RowConversion = OPAQUE_ROWS
+    wanted: WantedOffsets = EVERY_OFFSET
 
 
 class ResponseRoom:
@@ -94,11 +108,15 @@ class ResponseRoom:
         return True
 
     def begin_conversion(self) -> int | None:
-        """Book the memory of a conversion. Return how many bytes it may have; None without room or memory."""
+        """Book the memory of conversions. Return how many bytes they may have; None without room or memory."""
         if self._is_full:
             return None
         bytes_max = max(ROWS_BYTES_MAX, min(self._left_bytes_now, _CONVERTED_BYTES_MAX))
         return bytes_max if self._reserve(bytes_max) else None
+
+    def end_conversion(self) -> None:
+        """Give back the memory that conversions booked, because the rows are in the cache."""
+        self._settle()
 
     @property
     def _left_bytes_now(self) -> int:
@@ -149,6 +167,13 @@ class _Columnar(NamedTuple):
     conversion: RowConversion
 
 
+class _Missing(NamedTuple):
+    """A columnar batch whose rows from an offset on are not cached."""
+
+    source: _Columnar
+    offset: int
+
+
 class RowBatches:
     """Cache of converted batches, bounded by their bytes. It belongs to the event loop."""
 
@@ -158,18 +183,8 @@ class RowBatches:
         self.held_bytes = 0
         self._turn: Final = asyncio.Lock()
 
-    async def as_rows(
-        self,
-        executors: Executors,
-        topic_id: bytes,
-        partition: int,
-        records: bytes,
-        conversion: RowConversion = OPAQUE_ROWS,
-        *,
-        room: ResponseRoom,
-        wanted: WantedOffsets = EVERY_OFFSET,
-    ) -> list[memoryview]:
-        """Return whole batches as rows, in pieces, as many as have room. Batches of rows are not copied.
+    async def as_rows(self, executors: Executors, read: ReadBatches, *, room: ResponseRoom) -> list[memoryview]:
+        """Return whole batches as rows, as many as have room. Batches of rows are not copied.
 
         Rows of columnar batches that do not have wanted offsets are left out. A faulty batch ends the result.
 
@@ -177,8 +192,8 @@ class RowBatches:
         conversion. One of these is ``UnsupportedForFormatError``, for a typed topic that has no format for Kafka
         clients.
         """
-        view, pieces, kept, end = memoryview(records), list[memoryview](), 0, 0
-        for position, header in scan_headers(records):
+        view, pieces, kept, end = memoryview(read.records), list[memoryview](), 0, 0
+        for position, header in scan_headers(read.records):
             if not header.is_columnar:
                 if not room.takes_stored(header.size_bytes):
                     break
@@ -187,10 +202,8 @@ class RowBatches:
             if position > kept:
                 pieces.append(view[kept:position])
             kept = end = position + header.size_bytes
-            key = _Key(topic_id, partition, header.base_offset, header.crc, conversion.form, header.base_offset)
-            source = _Columnar(key, header, view[position:kept], conversion)
             try:
-                if not await self._add_rows(pieces, executors, source, room, wanted):
+                if not await self._add_rows(pieces, executors, _columnar(read, position, header), room, read.wanted):
                     break
             except MillraceError:
                 if not pieces:
@@ -199,6 +212,23 @@ class RowBatches:
         if kept < end:
             pieces.append(view[kept:end])
         return pieces
+
+    async def convert(self, executors: Executors, reads: Sequence[ReadBatches], bytes_max: int) -> None:
+        """Convert columnar batches for the calls of ``as_rows`` that follow, up to ``bytes_max`` of rows.
+
+        The last rows may exceed it. Faulty batches are left out: ``as_rows`` reports them.
+        """
+        async with self._turn:
+            missing = [
+                _Missing(source, offset)
+                for read in reads
+                for source in _columnar_batches(read)
+                if self._found(source.key, offset := max(source.header.base_offset, read.wanted.first)) is None
+            ]
+            if not missing:
+                return
+            for key, rows in await executors.run_io(_converted_in_turn, missing, bytes_max):
+                self._keep(key, rows)
 
     async def _add_rows(
         self,
@@ -243,7 +273,7 @@ class RowBatches:
                 return found
             converted = await executors.run_io(_checked_rows, source.batch, source.conversion, offset, bytes_max)
             for rows in converted:
-                self._keep(source.key._replace(start_offset=read_header(rows).base_offset), rows)
+                self._keep(_key_of(source, rows), rows)
         return converted[0]
 
     def _keep(self, key: _Key, rows: bytes) -> None:
@@ -253,6 +283,41 @@ class RowBatches:
         while self.held_bytes > self._bytes_max:
             _, dropped = self._cached.popitem(last=False)
             self.held_bytes -= len(dropped)
+
+
+def _columnar(read: ReadBatches, position: int, header: BatchHeader) -> _Columnar:
+    key = _Key(read.topic_id, read.partition, header.base_offset, header.crc, read.conversion.form, header.base_offset)
+    batch = memoryview(read.records)[position : position + header.size_bytes]
+    return _Columnar(key, header, batch, read.conversion)
+
+
+def _columnar_batches(read: ReadBatches) -> Iterator[_Columnar]:
+    """Yield the columnar batches with wanted offsets. A partition that begins with rows is taken to have no others."""
+    for position, header in scan_headers(read.records):
+        if not header.is_columnar:
+            return
+        if header.last_offset >= read.wanted.first and header.base_offset <= read.wanted.last:
+            yield _columnar(read, position, header)
+
+
+def _key_of(source: _Columnar, rows: bytes) -> _Key:
+    return source.key._replace(start_offset=read_header(rows).base_offset)
+
+
+def _converted_in_turn(missing: Sequence[_Missing], bytes_max: int) -> list[tuple[_Key, bytes]]:
+    """Convert batches one after the other. A faulty one has no rows."""
+    converted: list[tuple[_Key, bytes]] = []
+    for source, offset in missing:
+        try:
+            found = _checked_rows(source.batch, source.conversion, offset, bytes_max)
+        except Exception as error:  # noqa: BLE001 - whoever reads the batch gets the error
+            _logger.debug("batch at offset %d has no rows: %s", source.header.base_offset, error)
+            continue
+        converted += ((_key_of(source, rows), rows) for rows in found)
+        bytes_max -= sum(map(len, found))
+        if bytes_max <= 0:
+            break
+    return converted
 
 
 def _checked_rows(batch: memoryview, conversion: RowConversion, offset: int, bytes_max: int) -> list[bytes]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.errors import InvalidRecordError, MessageTooLargeError
-from millrace.records.arrays import binary_array, int32_array
+from millrace.records.arrays import int32_array
 from millrace.records.compression import Compression, compress
 from millrace.records.header import (
     NO_PRODUCER_EPOCH,
@@ -28,7 +28,6 @@ from millrace.records.rows import rows_header
 from millrace.records.varint_arrays import Longs, VarintTable, join_tables
 
 _INT_MAX: Final = 2**31 - 1
-_NO_BYTES: Final = binary_array([b""])[0]
 _MINUS_ONE: Final = int32_array([-1])[0]
 _ZERO: Final = int32_array([0])[0]
 
@@ -115,8 +114,8 @@ def _join_records(
     zeros = VarintTable(np.zeros(count, np.int64))  # the attributes, and the number of headers if there are none
     key_table, value_table = VarintTable(key_sizes), VarintTable(value_sizes)
     before_key = [zeros, VarintTable(timestamp_deltas), VarintTable(offset_deltas), key_table]
-    lengths = sum(table.sizes for table in before_key) + value_table.sizes + np.maximum(key_sizes, 0)
-    lengths = lengths + np.maximum(value_sizes, 0)
+    integer_sizes = sum((table.sizes for table in before_key), start=value_table.sizes)
+    lengths = np.maximum(key_sizes, 0) + np.maximum(value_sizes, 0) + integer_sizes
     if headers is None:
         lengths += 1
         before_key = [zeros, VarintTable(lengths), *before_key]  # begins with the 0 headers of the record before
@@ -157,7 +156,19 @@ def _join_headers(headers: pa.ListArray) -> pa.BinaryArray:
 
 
 def _join(*parts: pa.Array) -> pa.BinaryArray:
-    return pc.binary_join_element_wise(*parts, _NO_BYTES, null_handling="replace", null_replacement=b"")
+    """Join the parts of each row; a null is nothing.
+
+    They are taken in turn, which takes two thirds of the time of ``binary_join_element_wise``.
+    """
+    count, step = len(parts[0]), len(parts)
+    places = np.empty((count, step), np.int32)
+    rows = np.arange(count, dtype=np.int32)
+    for number in range(step):
+        np.add(rows, np.int32(number * count), out=places[:, number])
+    in_turn = pa.Array.from_buffers(pa.int32(), count * step, [None, pa.py_buffer(places)])
+    pieces = pc.take(pa.concat_arrays(parts), in_turn, boundscheck=False)
+    bounds = np.ascontiguousarray(_bounds(pieces)[::step])
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(bounds), pieces.buffers()[2]])
 
 
 def _bounds(joined: pa.BinaryArray) -> npt.NDArray[np.int32]:

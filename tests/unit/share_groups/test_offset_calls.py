@@ -1,4 +1,4 @@
-"""Tests of calls that change and describe offsets of share groups, without the network."""
+"""Tests of calls for offsets of share groups, without the network."""
 
 from __future__ import annotations
 

@@ -28,6 +28,8 @@ from millrace.records import (
 )
 from millrace_broker.kafka_api.row_batches import (
     EVERY_OFFSET,
+    OPAQUE_ROWS,
+    ReadBatches,
     ResponseRoom,
     RowBatches,
     RowConversion,
@@ -48,6 +50,15 @@ def _rows(*values: bytes) -> bytes:
     return bytes(build_rows_batch([Record(key=None, value=value, timestamp_ms=5) for value in values]))
 
 
+def _read(
+    records: bytes,
+    conversion: RowConversion = OPAQUE_ROWS,
+    partition: int = 0,
+    wanted: WantedOffsets = EVERY_OFFSET,
+) -> ReadBatches:
+    return ReadBatches(_TOPIC, partition, records, conversion, wanted)
+
+
 def _room(max_bytes: int = 2**40, budget_bytes: int = 2**40) -> ResponseRoom:
     return ResponseRoom(Lease(ByteBudget(budget_bytes)), max_bytes)
 
@@ -58,7 +69,7 @@ def _converted(
     async def convert() -> bytes:
         executors = Executors(1, time.monotonic)
         try:
-            return b"".join(await batches.as_rows(executors, _TOPIC, 0, records, room=room or _room(), wanted=wanted))
+            return b"".join(await batches.as_rows(executors, _read(records, wanted=wanted), room=room or _room()))
         finally:
             executors.close()
 
@@ -112,7 +123,7 @@ def test_one_batch_is_converted_at_a_time() -> None:
             conversion = RowConversion("alone", rows_of)
             await asyncio.gather(
                 *(
-                    batches.as_rows(executors, _TOPIC, number, _columnar(b"a"), conversion, room=_room())
+                    batches.as_rows(executors, _read(_columnar(b"a"), conversion, number), room=_room())
                     for number in range(40)
                 )
             )
@@ -121,6 +132,61 @@ def test_one_batch_is_converted_at_a_time() -> None:
 
     asyncio.run(convert())
     assert len(converted) == 40
+
+
+def test_batches_of_several_partitions_are_converted_in_one_thread() -> None:
+    threads: list[int] = []
+
+    def rows_of(batch: memoryview, first_offset: int) -> Iterator[bytes]:
+        threads.append(threading.get_ident())
+        yield from rows_of_opaque(batch, first_offset)
+
+    async def convert() -> None:
+        batches, executors = RowBatches(), Executors(8, time.monotonic)
+        conversion = RowConversion("counted", rows_of)
+        reads = [_read(_columnar(b"%d" % number), conversion, number) for number in range(4)]
+        try:
+            await batches.convert(executors, reads, 2**20)
+            assert len(threads) == 4
+            assert len(set(threads)) == 1
+            for number, read in enumerate(reads):
+                assert _values(b"".join(await batches.as_rows(executors, read, room=_room()))) == [b"%d" % number]
+            await batches.convert(executors, reads, 2**20)
+            assert len(threads) == 4, "cached rows were converted again"
+        finally:
+            executors.close()
+
+    asyncio.run(convert())
+
+
+def test_conversions_of_several_partitions_end_at_their_limit() -> None:
+    async def convert() -> int:
+        batches, executors = RowBatches(), Executors(1, time.monotonic)
+        try:
+            await batches.convert(executors, [_read(_columnar(b"x" * 100), partition=number) for number in range(9)], 1)
+        finally:
+            executors.close()
+        return batches.held_bytes
+
+    assert 0 < asyncio.run(convert()) < 200
+
+
+def test_a_damaged_batch_does_not_end_the_conversions_of_other_partitions() -> None:
+    damaged = bytearray(_columnar(b"value"))
+    damaged[damaged.index(b"value")] ^= 1
+
+    async def convert() -> None:
+        batches, executors = RowBatches(), Executors(1, time.monotonic)
+        reads = [_read(bytes(damaged)), _read(_columnar(b"a"), partition=1)]
+        try:
+            await batches.convert(executors, reads, 2**20)
+            with pytest.raises(CorruptBatchError, match="fails its checksum"):
+                await batches.as_rows(executors, reads[0], room=_room())
+            assert _values(b"".join(await batches.as_rows(executors, reads[1], room=_room()))) == [b"a"]
+        finally:
+            executors.close()
+
+    asyncio.run(convert())
 
 
 def test_a_damaged_batch_is_refused() -> None:
@@ -149,7 +215,7 @@ def test_a_batch_that_waits_for_its_turn_is_not_converted_again() -> None:
         conversion = RowConversion("counted", rows_of)
         try:
             found = await asyncio.gather(
-                *(batches.as_rows(executors, _TOPIC, 0, _columnar(b"a"), conversion, room=_room()) for _ in range(3))
+                *(batches.as_rows(executors, _read(_columnar(b"a"), conversion), room=_room()) for _ in range(3))
             )
         finally:
             executors.close()
@@ -281,7 +347,7 @@ def test_memory_is_booked_before_a_conversion() -> None:
         executors = Executors(1, time.monotonic)
         try:
             conversion, room = RowConversion("booked", rows_of), ResponseRoom(lease, 100)
-            await RowBatches().as_rows(executors, _TOPIC, 0, _columnar(b"a"), conversion, room=room)
+            await RowBatches().as_rows(executors, _read(_columnar(b"a"), conversion), room=room)
         finally:
             executors.close()
 
