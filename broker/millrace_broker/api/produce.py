@@ -37,7 +37,7 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.access import CLUSTER_ACTION, access_for
 from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import known_error
-from millrace_broker.api.common.record_checks import Times, check_records, look_together
+from millrace_broker.api.common.record_checks import check_records
 from millrace_broker.api.common.request_context import RequestContext, in_progress
 from millrace_broker.broker import Broker
 from millrace_broker.log import AppendResult, ProducedBatches
@@ -91,7 +91,6 @@ class PartitionAppend:
     base_offset: int = -1
     log_append_time_ms: int = -1
     log_start_offset: int = -1
-    usual_times_ms: Times | None = None
     error: MillraceError | None = None
     record_errors: Mapping[int, str] = field(default_factory=dict)
 
@@ -148,10 +147,6 @@ async def append(broker: Broker, request: Producing, appends: Sequence[Partition
         raise InvalidRequiredAcksError(f"acks={request.acks}: expected 0, 1 or -1 (all)")
     if len({(each.topic, each.partition) for each in appends}) != len(appends):
         raise InvalidRequestError("a partition is in the request twice: put its batches together")
-    if len(appends) > 1:
-        times = look_together(broker.executors.small_work, [each.records for each in appends])
-        for each, found in zip(appends, times, strict=True):
-            each.usual_times_ms = found
     # A started append runs to its end even if the call is cancelled, so that delayed fetches always complete.
     await broker.executors.all_to_the_end([_append(broker, request, each) for each in appends])
     if request.acks == _NO_ANSWER:
@@ -173,7 +168,6 @@ async def _append(broker: Broker, request: Producing, data: PartitionAppend) -> 
             data.records,
             broker.clock.now_ms(),
             in_transaction=bool(request.transactional_id),
-            usual_times_ms=data.usual_times_ms,
         )
         check = await _verify(broker, request, partition, batches) if request.transactional_id else None
         appended = await _append_in_order(broker, request, partition, batches, check)

@@ -3,10 +3,11 @@
 - ``header``: the 61-byte header of every batch, and its checksum
 - ``scan``: finding, checking and placing batches without a look into their bodies
 - ``columnar``, ``columnar_message``, ``columnar_writing``, ``arrays``: the native body, its reader and its writer
-- ``usual_columns``: a quick check of small columnar batches
+- ``usual_columns``, ``usual_rows``: quick checks of batches that are like most
 - ``rows``, ``varint``, ``control``: Kafka's own body record by record, and the transaction markers in it
 - ``record_bounds``, ``row_columns``, ``row_columns_writing``, ``varint_arrays``: the same body from and to Arrow, all
   records at once
+- ``loops``: loops over records that numba compiles
 - ``compression``, ``xxhash32``: the codecs of row batches
 - ``statistics``: column statistics of columnar batches, with which readers skip batches
 - ``decoding``, ``ipc_message``: both bodies to Arrow columns
@@ -63,7 +64,6 @@ from millrace.records.message_set import (
     read_entries,
 )
 from millrace.records.recompression import carried_over, recompress_batch
-from millrace.records.row_columns import usual_times, usual_times_together
 from millrace.records.row_columns_writing import build_rows_batch_of_columns
 from millrace.records.rows import Headers, Record, build_rows_batch, last_sequence_of, read_rows, sequence_of
 from millrace.records.scan import (
@@ -76,6 +76,7 @@ from millrace.records.scan import (
 )
 from millrace.records.statistics import BatchStatistics, ColumnStatistics, read_statistics
 from millrace.records.usual_columns import usual_column_times
+from millrace.records.usual_rows import usual_times
 from millrace.records.validation import validate_batch
 
 __all__ = [
@@ -149,7 +150,6 @@ __all__ = [
     "stamp_append_time",
     "usual_column_times",
     "usual_times",
-    "usual_times_together",
     "validate_batch",
     "verify_crc",
 ]

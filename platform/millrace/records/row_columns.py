@@ -24,7 +24,7 @@ from millrace.errors import CorruptBatchError
 from millrace.records.arrays import binary_array, headers_array, int32_array, int64_array, repeated_int64
 from millrace.records.columnar import HEADERS_TYPE, OPAQUE_SCHEMA
 from millrace.records.compression import DECOMPRESSED_BYTES_MAX
-from millrace.records.header import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, ReadableBuffer, TimestampType
+from millrace.records.header import BatchHeader, ReadableBuffer
 from millrace.records.record_bounds import find_records
 from millrace.records.rows import Headers, append_time, body_of, decoded_headers, read_raw, wrapped
 from millrace.records.varint_arrays import Bytes, Longs, read_varints
@@ -139,69 +139,6 @@ def read_regular(bodies: Sequence[bytes], headers: Sequence[BatchHeader], names:
         timestamps_ms=_timestamps(fields.timestamp_deltas, headers),
         headers=None if fields.entries is None else fields.entries.copied_from(source, fields.header_counts),
     )
-
-
-def usual_times(
-    buffer: ReadableBuffer, position: int, header: BatchHeader, *, max_bytes: int = DECOMPRESSED_BYTES_MAX
-) -> tuple[int, int] | None:
-    """Check a rows batch as ``validate_batch`` does, for a fraction of its cost, if it is like most batches.
-
-    Return the smallest and the largest timestamp of a valid batch whose records are numbered from 0, and whose header
-    has the largest timestamp. For any other batch return None, because ``validate_batch`` decides. The result is also
-    None for a body of more than ``max_bytes``.
-
-    Raises ``UnsupportedCompressionError``.
-    """
-    if not _may_be_usual(header):
-        return None
-    body, damage = body_of(buffer, position, header, max_bytes)
-    if damage is not None:
-        return None
-    try:
-        if header.count < _ROWS_MIN:
-            records = list(read_raw(body, None, header))
-            is_numbered = all(record.offset_delta == number for number, record in enumerate(records))
-            deltas = [record.timestamp_delta for record in records]
-            smallest, largest = min(deltas), max(deltas)
-        else:
-            fields = _locate([body], [header])
-            is_numbered = np.array_equal(fields.offset_deltas, np.arange(header.count))
-            smallest, largest = int(fields.timestamp_deltas.min()), int(fields.timestamp_deltas.max())
-    except CorruptBatchError:
-        return None
-    return _usual_times_of(header, smallest, largest) if is_numbered else None
-
-
-def usual_times_together(batches: Sequence[tuple[ReadableBuffer, BatchHeader]]) -> list[tuple[int, int] | None]:
-    """Do as ``usual_times`` for several batches of rows without compression, which begin their buffers.
-
-    Checking several small batches together costs half as much as checking each alone. The result is None for every
-    batch if one is invalid.
-    """
-    headers = [header for _, header in batches]
-    if any(not _may_be_usual(header) for header in headers):
-        return [None] * len(headers)
-    counts: Longs = np.array([header.count for header in headers], np.int64)
-    try:
-        fields = _locate([memoryview(buffer)[HEADER_BYTES : header.size_bytes] for buffer, header in batches], headers)
-    except CorruptBatchError:
-        return [None] * len(headers)
-    firsts = np.cumsum(counts) - counts
-    if not np.array_equal(fields.offset_deltas + np.repeat(firsts, counts), np.arange(len(fields.offset_deltas))):
-        return [None] * len(headers)
-    smallest = np.minimum.reduceat(fields.timestamp_deltas, firsts).tolist()
-    largest = np.maximum.reduceat(fields.timestamp_deltas, firsts).tolist()
-    return [_usual_times_of(*each) for each in zip(headers, smallest, largest, strict=True)]
-
-
-def _may_be_usual(header: BatchHeader) -> bool:
-    is_rows = not header.is_columnar and header.timestamp_type is TimestampType.CREATE_TIME
-    return is_rows and 0 < header.count <= header.last_offset_delta + 1
-
-
-def _usual_times_of(header: BatchHeader, smallest_delta: int, largest_delta: int) -> tuple[int, int] | None:
-    smallest, largest = header.base_timestamp + smallest_delta, header.base_timestamp + largest_delta
-    return (smallest, largest) if smallest >= NO_TIMESTAMP and largest == header.max_timestamp else None
 
 
 class _Fields(NamedTuple):

@@ -1,12 +1,12 @@
 """Fast writer of rows batches from Arrow columns.
 
-numpy writes the integers of all records, and Arrow joins them with the keys, values and headers. The result equals,
-byte for byte, the result of ``build_rows_batch`` for the same records.
+A compiled loop (``loops``) writes all records. The result equals, byte for byte, the result of ``build_rows_batch`` for
+the same records.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,10 +25,9 @@ from millrace.records.header import (
     seal,
 )
 from millrace.records.rows import rows_header
-from millrace.records.varint_arrays import Longs, VarintTable, join_tables
+from millrace.records.varint_arrays import Bytes, Ints, Longs
 
 _INT_MAX: Final = 2**31 - 1
-_MINUS_ONE: Final = int32_array([-1])[0]
 _ZERO: Final = int32_array([0])[0]
 
 
@@ -85,11 +84,17 @@ def build_rows_batch_of_columns(
     )
     if not count:
         return seal(header)
-    key = columns.column("key") if "key" in columns.schema.names else pa.nulls(count, pa.binary())
-    body = _join_records(timestamps - np.int64(base_timestamp), deltas, key, columns.column("value"), headers)
+    key = columns.column("key") if "key" in columns.schema.names else None
+    body = _body(
+        timestamps - np.int64(base_timestamp),
+        deltas,
+        _column(key, count),
+        _column(columns.column("value"), count),
+        _headers(headers, count),
+    )
     if compression is Compression.NONE:
-        return seal(header, *body)
-    return seal(header, compress(b"".join(body), compression, level=level))
+        return seal(header, body)
+    return seal(header, compress(bytes(body), compression, level=level))
 
 
 def _timestamps(timestamps_ms: int | pa.Int64Array, count: int) -> Longs:
@@ -99,96 +104,74 @@ def _timestamps(timestamps_ms: int | pa.Int64Array, count: int) -> Longs:
     return _values(timestamps_ms, np.int64, count) if count else np.array([NO_TIMESTAMP])
 
 
-def _join_records(
-    timestamp_deltas: Longs, offset_deltas: Longs, key: pa.Array, value: pa.Array, headers: pa.ListArray | None
-) -> list[pa.Buffer | bytes]:
-    """Return all records, in pieces.
+class _Column(NamedTuple):
+    """Values of an Arrow column, for the loop. The size of a null is -1."""
 
-    Arrow takes as long for a short part of a record as for its value. Therefore integers that follow each other are one
-    part, also across the border of two records.
-    """
-    count = len(key)
-    if headers is not None and len(headers) != count:
-        raise InvalidRecordError(f"headers of {len(headers)} records for {count}")
-    key_sizes, value_sizes = _sizes(key), _sizes(value)
-    zeros = VarintTable(np.zeros(count, np.int64))  # the attributes, and the number of headers if there are none
-    key_table, value_table = VarintTable(key_sizes), VarintTable(value_sizes)
-    before_key = [zeros, VarintTable(timestamp_deltas), VarintTable(offset_deltas), key_table]
-    integer_sizes = sum((table.sizes for table in before_key), start=value_table.sizes)
-    lengths = np.maximum(key_sizes, 0) + np.maximum(value_sizes, 0) + integer_sizes
-    if headers is None:
-        lengths += 1
-        before_key = [zeros, VarintTable(lengths), *before_key]  # begins with the 0 headers of the record before
-        parts = [value]
-    else:
-        tail = _join_headers(headers)
-        lengths += _sizes(tail)
-        before_key = [VarintTable(lengths), *before_key]
-        parts = [value, tail]
-    total = int(lengths.sum()) + 5 * count
-    if total > _INT_MAX:
+    starts: Ints
+    sizes: Ints
+    bytes: Bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self.sizes.clip(min=0).sum(dtype=np.int64))
+
+
+class _Headers(NamedTuple):
+    """Headers of all records. ``bounds`` has where the headers of each record begin and end."""
+
+    bounds: Ints
+    keys: _Column
+    values: _Column
+
+
+_NOTHING: Final = _Column(np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.uint8))
+_INTEGERS_BYTES: Final = 31
+"""Most bytes of a record beside its key, its value and its headers: an attribute, a long, and four integers."""
+_HEADER_INTEGERS_BYTES: Final = 10
+
+
+def _body(timestamp_deltas: Longs, offset_deltas: Longs, key: _Column, value: _Column, headers: _Headers) -> memoryview:
+    """Return all records. Raises ``MessageTooLargeError``."""
+    from millrace.records.loops import write_rows
+
+    size_max = len(timestamp_deltas) * _INTEGERS_BYTES + len(headers.keys.sizes) * _HEADER_INTEGERS_BYTES
+    size_max += sum(column.size_bytes for column in (key, value, headers.keys, headers.values))
+    if size_max > _INT_MAX:
         raise MessageTooLargeError(
-            f"a batch of up to {total} bytes is too large, because {_INT_MAX} is the maximum: send fewer records at "
+            f"a batch of up to {size_max} bytes is too large, because {_INT_MAX} is the maximum: send fewer records at "
             "once"
         )
-    if key.null_count == count:
-        joined = _join(_binary([*before_key, value_table]), *parts)
-    else:
-        joined = _join(_binary(before_key), key, _binary([value_table]), *parts)
-    bounds = _bounds(joined)
-    start, end = int(bounds[0]), int(bounds[-1])
+    body = np.empty(size_max, np.uint8)
+    size = write_rows(
+        body, timestamp_deltas, offset_deltas, *key, *value, headers.bounds, *headers.keys, *headers.values
+    )
+    return body[:size].data
+
+
+def _column(array: pa.Array | None, count: int) -> _Column:
+    """Return a binary column; nulls without one."""
+    if array is None or array.null_count == count:
+        return _Column(np.zeros(count, np.int32), np.full(count, -1, np.int32), _NOTHING.bytes)
+    _, bounds_buffer, data = array.buffers()
+    bounds = np.frombuffer(bounds_buffer, np.int32)[array.offset : array.offset + count + 1]
+    sizes = np.diff(bounds)
+    if array.null_count:
+        sizes[array.is_null().to_numpy(zero_copy_only=False)] = -1
+    return _Column(bounds[:-1], sizes, _NOTHING.bytes if data is None else np.frombuffer(data, np.uint8))
+
+
+def _headers(headers: pa.ListArray | None, count: int) -> _Headers:
+    bounds = np.zeros(count + 1, np.int32)
     if headers is None:
-        return [joined.buffers()[2].slice(start + 1, end - start - 1), b"\x00"]
-    return [joined.buffers()[2].slice(start, end - start)]
-
-
-def _join_headers(headers: pa.ListArray) -> pa.BinaryArray:
-    """Return the serialised headers of each record, their count first."""
-    counts = _values(pc.fill_null(pc.list_value_length(headers), _ZERO), np.int32, len(headers)).astype(np.int64)
-    key, value = headers.flatten().flatten()
-    if key.null_count:
+        return _Headers(bounds, _NOTHING, _NOTHING)
+    if len(headers) != count:
+        raise InvalidRecordError(f"headers of {len(headers)} records for {count}")
+    counts = _values(pc.fill_null(pc.list_value_length(headers), _ZERO), np.int32, count)
+    np.cumsum(counts, out=bounds[1:])
+    keys, values = headers.flatten().flatten()
+    if keys.null_count:
         raise InvalidRecordError("a header without a key")
-    key = key.cast(pa.binary())
-    joined = _join(_binary([VarintTable(_sizes(key))]), key, _binary([VarintTable(_sizes(value))]), value)
-    bounds = _bounds(joined)[np.concatenate([[0], np.cumsum(counts)])]
-    of_records = pa.Array.from_buffers(pa.binary(), len(counts), [None, pa.py_buffer(bounds), joined.buffers()[2]])
-    return _join(_binary([VarintTable(counts)]), of_records)
-
-
-def _join(*parts: pa.Array) -> pa.BinaryArray:
-    """Join the parts of each row; a null is nothing.
-
-    They are taken in turn, which takes two thirds of the time of ``binary_join_element_wise``.
-    """
-    count, step = len(parts[0]), len(parts)
-    places = np.empty((count, step), np.int32)
-    rows = np.arange(count, dtype=np.int32)
-    for number in range(step):
-        np.add(rows, np.int32(number * count), out=places[:, number])
-    in_turn = pa.Array.from_buffers(pa.int32(), count * step, [None, pa.py_buffer(places)])
-    pieces = pc.take(pa.concat_arrays(parts), in_turn, boundscheck=False)
-    bounds = np.ascontiguousarray(_bounds(pieces)[::step])
-    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(bounds), pieces.buffers()[2]])
-
-
-def _bounds(joined: pa.BinaryArray) -> npt.NDArray[np.int32]:
-    """Return the value bounds of a freshly joined array; an empty array may have no buffer."""
-    if not len(joined):
-        return np.zeros(1, np.int32)
-    return np.frombuffer(joined.buffers()[1], np.int32)[: len(joined) + 1]
-
-
-def _binary(tables: list[VarintTable]) -> pa.BinaryArray:
-    data, sizes = join_tables(tables)
-    bounds = np.zeros(len(sizes) + 1, np.int32)
-    np.cumsum(sizes, out=bounds[1:])
-    return pa.Array.from_buffers(pa.binary(), len(sizes), [None, pa.py_buffer(bounds), pa.py_buffer(data)])
-
-
-def _sizes(array: pa.Array) -> Longs:
-    """Return the size of each value, -1 for null."""
-    sizes: Longs = _values(pc.fill_null(pc.binary_length(array), _MINUS_ONE), np.int32, len(array)).astype(np.int64)
-    return sizes
+    return _Headers(bounds, _column(keys.cast(pa.binary()), len(keys)), _column(values, len(values)))
 
 
 def _values(array: pa.Array, type_: type[Any], count: int) -> npt.NDArray[Any]:

@@ -24,11 +24,11 @@ from millrace.records import (
     read_rows,
     seal,
     usual_times,
-    usual_times_together,
     validate_batch,
 )
 from millrace.records.row_columns import RowColumns, read_one_by_one, read_regular, rows_to_columns, run_to_columns
 from millrace.records.rows import body_of
+from millrace.records.usual_rows import load_check
 
 NAMES = ("key", "value")
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
@@ -46,6 +46,13 @@ RECORDS = st.lists(
     min_size=1,
     max_size=30,
 )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _loaded() -> None:
+    load_check()
+
+
 REPEATED = st.builds(lambda records, times: records * times, RECORDS, st.integers(1, 12))
 
 
@@ -121,20 +128,6 @@ def test_the_cheap_check_of_rows_never_contradicts_the_complete_one(
     _check_usual_times(seal(header._replace(last_offset_delta=header.last_offset_delta + more_records), batch[61:]))
 
 
-@given(st.lists(REPEATED, min_size=1, max_size=4), st.data())
-def test_batches_checked_together_have_the_times_of_each_alone(
-    batches: list[list[Record]], data: st.DataObject
-) -> None:
-    built = [build_rows_batch(records) for records in batches]
-    if data.draw(st.booleans()):
-        damaged = bytearray(built[0])
-        damaged[data.draw(st.integers(61, len(damaged) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-        built[0] = bytes(damaged)
-    alone = [usual_times(batch, 0, read_header(batch)) for batch in built]
-    together = usual_times_together([(batch, read_header(batch)) for batch in built])
-    assert together == alone or (None in alone and set(together) == {None})
-
-
 @pytest.mark.parametrize("count", [1, 23, 24, 5_000])
 @pytest.mark.parametrize("compression", list(Compression))
 def test_batches_of_producers_pass_the_cheap_check(count: int, compression: Compression) -> None:
@@ -147,6 +140,13 @@ def test_batches_of_producers_pass_the_cheap_check(count: int, compression: Comp
     batch = build_rows_batch(records, compression=compression)
     assert usual_times(batch, 0, read_header(batch)) == (0, min(count - 1, 299))
     assert usual_times(batch, 0, read_header(batch), max_bytes=5) is None
+    assert usual_times(batch, 0, read_header(batch), need_keys=True) is not None
+
+
+def test_a_missing_key_is_left_to_the_complete_check_where_keys_are_needed() -> None:
+    batch = build_rows_batch([Record(key=b"k"), Record(key=b""), Record(key=None, value=b"v")])
+    assert usual_times(batch, 0, read_header(batch)) == (-1, -1)
+    assert usual_times(batch, 0, read_header(batch), need_keys=True) is None
 
 
 @given(st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1))
@@ -226,11 +226,9 @@ def test_a_batch_that_is_not_usual_is_left_to_the_complete_check(is_small: bool)
     stamped = build_rows_batch(records, timestamp_type=TimestampType.LOG_APPEND_TIME)
     gap = build_rows_batch([*records, Record(timestamp_ms=5)], base_offset=0)
     gap = seal(read_header(gap)._replace(last_offset_delta=len(records) - 1), gap[61:])
-    assert usual_times_together([(usual, read_header(usual))] * 2) == [(5, 5)] * 2
+    assert usual_times(usual, 0, read_header(usual)) == (5, 5)
     for odd in (empty, stamped, gap):
         assert usual_times(odd, 0, read_header(odd)) is None
-        for batches in ((usual, odd), (odd, usual)):
-            assert usual_times_together([(batch, read_header(batch)) for batch in batches]) == [None, None]
 
 
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.LZ4])

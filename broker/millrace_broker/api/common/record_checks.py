@@ -6,7 +6,6 @@ The log checks sequence numbers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -25,7 +24,7 @@ from millrace.records import BatchHeader, Compression
 from millrace_broker.log import ProducedBatches
 from millrace_broker.metadata import RecordCodecs, TopicInfo
 from millrace_broker.runtime import Executors
-from millrace_broker.runtime.small_work import SMALL_BYTES, SmallWork
+from millrace_broker.runtime.small_work import SMALL_BYTES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,6 +43,8 @@ Times: TypeAlias = tuple[int, int]
 _TIME_MAX_MS: Final = 2**63 - 1
 _ROW_WORK_BYTES: Final = 1024
 """Cost of checking one row, as the number of bytes whose append takes as long. Columns are checked as a whole."""
+_USUAL_ROW_WORK_BYTES: Final = 64
+"""The same for a row of a usual batch."""
 
 _FAST_COMPRESSIONS: Final = frozenset({Compression.NONE, Compression.LZ4, Compression.SNAPPY, Compression.ZSTD})
 """Compressions whose small bodies are decompressed in the event loop."""
@@ -60,11 +61,10 @@ async def check_records(
     now_ms: int,
     *,
     in_transaction: bool,
-    usual_times_ms: Times | None = None,
 ) -> ProducedBatches:
     """Check every batch in ``data`` against its topic. Return the batches to append, recompressed if necessary.
 
-    ``usual_times_ms`` is the result of ``look_together`` for ``data``. Small work runs in the event loop, other work in
+    Small work runs in the event loop, other work in
     an I/O thread. Rows of Kafka clients for a typed topic become columns, always in a thread.
 
     Raises the errors of ``ProducedBatches``, ``UnknownSchemaError``, ``InvalidTimestampError`` and
@@ -77,12 +77,6 @@ async def check_records(
         return await executors.run_io(lambda: check_bodies(codecs, topic, check(), now_ms))
     batches = executors.small_work.do(check)
     small_work = executors.small_work
-    if (
-        usual_times_ms is not None
-        and _is_stored_as_it_is(topic, batches.headers[0][1])
-        and _are_near(usual_times_ms, now_ms, topic.config)
-    ):
-        return batches
     are_rows = not any(header.is_columnar for _, header in batches.headers)
     if (
         are_rows
@@ -95,7 +89,7 @@ async def check_records(
 
 def _usual_work_bytes(produced: ProducedBatches) -> int:
     """Return the work of ``_are_small_and_usual`` in bytes, with a cost for each row."""
-    return len(produced.data) + _ROW_WORK_BYTES * sum(header.count for _, header in produced.headers)
+    return len(produced.data) + _USUAL_ROW_WORK_BYTES * sum(header.count for _, header in produced.headers)
 
 
 def _are_small_and_usual(topic: TopicInfo, produced: ProducedBatches, now_ms: int) -> bool:
@@ -111,46 +105,14 @@ def _is_usual(
     topic: TopicInfo, data: bytes | memoryview, position: int, header: BatchHeader, now_ms: int, max_bytes: int
 ) -> bool:
     """Tell whether a batch is stored as it is, by the cheaper check. If not, the complete check decides."""
-    if not _is_stored_as_it_is(topic, header):
+    target, is_compacted = _TARGET.get(topic.config.compression_type, header.compression), topic.config.is_compacted
+    if topic.is_typed or target != header.compression or (header.is_columnar and is_compacted):
         return False
     if header.is_columnar:
         times_ms = codec.usual_column_times(data, position, header)
     else:
-        times_ms = codec.usual_times(data, position, header, max_bytes=max_bytes)
+        times_ms = codec.usual_times(data, position, header, max_bytes=max_bytes, need_keys=is_compacted)
     return times_ms is not None and _are_near(times_ms, now_ms, topic.config)
-
-
-def _is_stored_as_it_is(topic: TopicInfo, header: BatchHeader) -> bool:
-    """Tell whether a valid batch needs nothing else: neither another format, nor keys."""
-    target = _TARGET.get(topic.config.compression_type, header.compression)
-    return not topic.is_typed and target == header.compression and not topic.config.is_compacted
-
-
-def look_together(small_work: SmallWork, records: Sequence[bytes | memoryview]) -> list[Times | None]:
-    """Check the rows of small batches of several partitions together, which costs less than one by one.
-
-    Return the smallest and the largest time of each batch. None means that ``check_records`` has to check the rows. The
-    caller has not verified the checksums yet.
-    """
-    found: list[Times | None] = [None] * len(records)
-    candidates: list[tuple[int, BatchHeader]] = []
-    work_bytes = 0
-    for number, data in enumerate(records):
-        if len(data) <= codec.HEADER_BYTES:
-            continue
-        try:
-            header = codec.read_header(data)
-        except CorruptBatchError:
-            continue
-        if header.size_bytes == len(data) and header.compression == Compression.NONE and not header.is_columnar:
-            candidates.append((number, header))
-            work_bytes += len(data) + max(header.count, 0) * _ROW_WORK_BYTES
-    if len(candidates) > 1 and small_work.includes(work_bytes):
-        batches = [(records[number], header) for number, header in candidates]
-        times = small_work.do(codec.usual_times_together, batches)
-        for (number, _), each in zip(candidates, times, strict=True):
-            found[number] = each
-    return found
 
 
 def _work_bytes(topic: TopicInfo, produced: ProducedBatches) -> int:

@@ -20,7 +20,7 @@ from millrace.records import (
     read_header,
     seal,
 )
-from millrace_broker.api.common.record_checks import check_bodies, check_records, look_together
+from millrace_broker.api.common.record_checks import check_bodies, check_records
 from millrace_broker.log import ProducedBatches
 from millrace_broker.metadata import RecordCodecs, TopicInfo
 from millrace_broker.metadata.topics import SchemaVersion
@@ -144,64 +144,3 @@ def test_small_compressed_rows_are_checked_in_the_event_loop(value_bytes: int, i
 
     assert bytes(asyncio.run(checked()).data) == data
     assert bool(threads) == is_in_thread
-
-
-def test_batches_that_were_checked_together_are_checked_no_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = [batch(NOW_MS, NOW_MS + 9), batch(NOW_MS + 3)]
-    odd = [b"short", batch(NOW_MS, compression=Compression.LZ4), plain[0] + plain[1], plain[0][:-1]]
-
-    async def checked() -> list[Any]:
-        executors = Executors(1, asyncio.get_running_loop().time)
-        try:
-            found = look_together(executors.small_work, [*plain, *odd])
-            assert found == [(NOW_MS, NOW_MS + 9), (NOW_MS + 3, NOW_MS + 3), *[None] * len(odd)]
-            monkeypatch.setattr("millrace_broker.api.common.record_checks._is_usual", None)
-            known, limited = found[0], topic(message_timestamp_before_max_ms=1000)
-            kept = await check_records(
-                executors, NO_CODECS, limited, plain[0], NOW_MS, in_transaction=False, usual_times_ms=known
-            )
-            monkeypatch.undo()  # records that are refused are checked again, one by one
-            with pytest.raises(InvalidTimestampError):
-                await check_records(
-                    executors, NO_CODECS, limited, plain[0], NOW_MS * 2, in_transaction=False, usual_times_ms=known
-                )
-            return [kept.data]
-        finally:
-            executors.close()
-
-    assert asyncio.run(checked()) == plain[:1]
-
-
-def test_batches_that_were_checked_together_have_their_checksums_verified() -> None:
-    damaged = bytearray(batch(NOW_MS, value=b"value"))
-    damaged[-2] ^= 1
-
-    async def check() -> None:
-        executors = Executors(1, asyncio.get_running_loop().time)
-        try:
-            times = look_together(executors.small_work, [bytes(damaged), batch(NOW_MS)])
-            assert times[0] == (NOW_MS, NOW_MS)
-            await check_records(
-                executors, NO_CODECS, topic(), bytes(damaged), NOW_MS, in_transaction=False, usual_times_ms=times[0]
-            )
-        finally:
-            executors.close()
-
-    with pytest.raises(CorruptBatchError):
-        asyncio.run(check())
-
-
-def test_a_compacted_topic_has_its_keys_checked_after_a_look_together() -> None:
-    async def check() -> None:
-        executors = Executors(1, asyncio.get_running_loop().time)
-        try:
-            times = look_together(executors.small_work, [batch(NOW_MS), batch(NOW_MS)])
-            compacted = topic(cleanup_policy="compact")
-            await check_records(
-                executors, NO_CODECS, compacted, batch(NOW_MS), NOW_MS, in_transaction=False, usual_times_ms=times[0]
-            )
-        finally:
-            executors.close()
-
-    with pytest.raises(InvalidRecordError, match="no key"):
-        asyncio.run(check())

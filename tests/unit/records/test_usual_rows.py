@@ -1,0 +1,58 @@
+"""Tests of the compiled loop that checks rows, while it is loaded.
+
+``test_row_columns`` compares its verdicts with those of the complete check.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from millrace.records import Record, build_rows_batch, read_header, usual_rows, usual_times
+
+from ...integration.waiting import STALL_S, eventually
+
+BATCH = build_rows_batch([Record(value=b"v", timestamp_ms=5)] * 3)
+
+
+def test_the_complete_check_decides_until_the_loop_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usual_rows, "_loaded", [])
+    with usual_rows._loading:
+        assert usual_times(BATCH, 0, read_header(BATCH)) is None
+        assert not any(thread.name == "millrace-load-loops" for thread in threading.enumerate()), "it is being loaded"
+    assert usual_times(BATCH, 0, read_header(BATCH)) is None
+    eventually(lambda: usual_times(BATCH, 0, read_header(BATCH)) == (5, 5))
+
+
+_PROGRAM = """
+import logging, sys
+logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+import millrace.records, pyarrow
+assert "numba" not in sys.modules, "loaded although nobody has written rows"
+from millrace.records import build_rows_batch_of_columns, read_header, read_rows
+rows = build_rows_batch_of_columns(pyarrow.record_batch({"value": [b"a", None]}), timestamps_ms=5)
+assert [record.value for record in read_rows(rows, 0, read_header(rows))] == [b"a", None]
+"""
+
+
+def test_the_loops_are_loaded_when_they_are_needed_also_without_a_place_for_the_cache(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
+    environment["NUMBA_CACHE_LOCATOR_CLASSES"] = "ZipCacheLocator"  # only for modules in zip files
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", _PROGRAM],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=STALL_S,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert logging.getLevelName(logging.WARNING) in done.stderr
+    assert "is compiled in each process" in done.stderr
