@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 
 from millrace.records import Record, build_rows_batch, read_header, usual_rows, usual_times
 
-from ...integration.waiting import STALL_S, eventually
+from ...integration.waiting import eventually, run_to_end
 
 BATCH = build_rows_batch([Record(value=b"v", timestamp_ms=5)] * 3)
 
@@ -44,15 +43,7 @@ assert [record.value for record in read_rows(rows, 0, read_header(rows))] == [b"
 def test_the_loops_are_loaded_when_they_are_needed_also_without_a_place_for_the_cache(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
     environment["NUMBA_CACHE_LOCATOR_CLASSES"] = "ZipCacheLocator"  # only for modules in zip files
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", _PROGRAM],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=STALL_S,
-        cwd=tmp_path,
-    )
+    done = run_to_end([sys.executable, "-W", "error", "-c", _PROGRAM], env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert logging.getLevelName(logging.WARNING) in done.stderr
     assert "is compiled in each process" in done.stderr
