@@ -29,7 +29,7 @@ from millrace.records.xxhash32 import xxhash32
 DECOMPRESSED_BYTES_MAX: Final = 2**30
 """Default limit of a decompressed body that a reader accepts."""
 
-_READ_BYTES: Final = 16_384
+_READ_BYTES: Final = 32_768
 _GZIP_INPUT_BYTES: Final = 8_192
 _GZIP_MAGIC: Final = b"\x1f\x8b\x08"
 _GZIP_HEADER_BYTES: Final = 10
