@@ -33,6 +33,7 @@ from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
 
 from ....integration.waiting import STALL_S, eventually
+from .accepting import accept_in_background
 
 _CALL = unary(lambda stub: stub.Metadata)
 _REQUEST = pb.MetadataRequest(topics=["t" * 100])
@@ -54,16 +55,11 @@ class _Broker:
         self.hello = pb.HelloResponse(request_bytes_max=10_000_000, idle_ms_max=600_000)
         self.greetings = 0
         self.connections: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
+        accept_in_background(self.listener, self._take)
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                sock, _ = self.listener.accept()
-            except OSError:
-                return
-            self.connections.append(sock)
-            threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
+    def _take(self, sock: socket.socket) -> None:
+        self.connections.append(sock)
+        threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
 
     def _serve(self, sock: socket.socket) -> None:
         try:

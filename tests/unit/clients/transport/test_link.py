@@ -14,6 +14,7 @@ from millrace.errors import BrokerUnavailableError, ClientClosedError
 from millrace.protocol import millrace_pb2 as pb
 
 from ....integration.waiting import AN_HOUR_MS, STALL_S, eventually
+from .accepting import accept_in_background
 
 _CALL = unary(lambda stub: stub.Metadata)
 _REQUEST = pb.MetadataRequest()
@@ -26,16 +27,11 @@ class _Closing:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
         self.connections = 0
-        threading.Thread(target=self._accept, daemon=True).start()
+        accept_in_background(self.listener, self._take)
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                sock, _ = self.listener.accept()
-            except OSError:
-                return
-            self.connections += 1
-            sock.close()
+    def _take(self, sock: socket.socket) -> None:
+        self.connections += 1
+        sock.close()
 
 
 @pytest.fixture
