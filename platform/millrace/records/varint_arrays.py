@@ -21,9 +21,6 @@ Longs: TypeAlias = npt.NDArray[np.int64]
 
 BITS_A_BYTE: Final = 7
 GOES_ON: Final = 0x80
-_ONE_BYTE_END: Final = 1 << 6
-_TWO_BYTES_END: Final = 1 << 13
-"""Integers from minus this to below this take one byte, or two."""
 _RUNS_MAX: Final = 32
 """Tables with more runs of equal sizes are joined by a mask over all bytes, which takes four times as long."""
 
@@ -73,28 +70,27 @@ class VarintTable:
     """
 
     def __init__(self, values: npt.NDArray[Any]) -> None:
+        wide = values.astype(np.int64, copy=False)
+        raw = ((wide << 1) ^ (wide >> 63)).view(np.uint64)
+        largest = int(raw.max(initial=0))
         self.bytes: Bytes
-        self.sizes: Bytes
-        smallest, largest = int(values.min(initial=0)), int(values.max(initial=0))
-        if smallest >= -_ONE_BYTE_END and largest < _ONE_BYTE_END:
-            narrow = values.astype(np.int8)
-            self.bytes = ((narrow << 1) ^ (narrow >> 7)).view(np.uint8)[:, None]
-            self.sizes = np.ones(len(values), np.uint8)
-        elif smallest >= -_TWO_BYTES_END and largest < _TWO_BYTES_END:  # the usual sizes: one byte, or two
-            short = values.astype(np.int16)
-            raw = ((short << 1) ^ (short >> 15)).view(np.uint16)
-            is_long = raw >= GOES_ON
-            first = raw & 0x7F | is_long.astype(np.uint16) << BITS_A_BYTE
-            self.bytes = (first | raw >> BITS_A_BYTE << 8).astype("<u2", copy=False).view(np.uint8).reshape(-1, 2)
-            self.sizes = is_long + np.uint8(1)
+        self.sizes: Longs
+        if largest < GOES_ON:
+            self.bytes, self.sizes = raw.astype(np.uint8)[:, None], np.ones(len(raw), np.int64)
+        elif largest < GOES_ON << BITS_A_BYTE:  # the usual sizes: one byte, or two
+            short = raw.astype(np.uint16)
+            is_long = short >= GOES_ON
+            self.bytes = np.empty((len(raw), 2), np.uint8)
+            self.bytes[:, 0] = short | is_long.astype(np.uint16) << BITS_A_BYTE
+            self.bytes[:, 1] = short >> BITS_A_BYTE
+            self.sizes = is_long + np.int64(1)
         else:
-            wide = values.astype(np.int64, copy=False)
-            self.bytes, self.sizes = _encoded(((wide << 1) ^ (wide >> 63)).view(np.uint64))
+            self.bytes, self.sizes = _encoded(raw)
 
 
-def _encoded(raw: npt.NDArray[np.uint64]) -> tuple[Bytes, Bytes]:
+def _encoded(raw: npt.NDArray[np.uint64]) -> tuple[Bytes, Longs]:
     columns = []
-    sizes = np.ones(len(raw), np.uint8)
+    sizes = np.ones(len(raw), np.int64)
     while True:
         low = (raw & np.uint64(0x7F)).astype(np.uint8)
         raw = raw >> np.uint64(BITS_A_BYTE)
@@ -106,9 +102,9 @@ def _encoded(raw: npt.NDArray[np.uint64]) -> tuple[Bytes, Bytes]:
         sizes += goes_on
 
 
-def join_tables(tables: list[VarintTable]) -> tuple[Bytes, Bytes]:
+def join_tables(tables: list[VarintTable]) -> tuple[Bytes, Longs]:
     """Write the integers of several tables in sequence, row by row; return all bytes and the size of each row."""
-    sizes: Bytes = sum((table.sizes for table in tables[1:]), start=tables[0].sizes)
+    sizes: Longs = sum((table.sizes for table in tables[1:]), start=tables[0].sizes)
     starts = _runs_of_equal_sizes(tables)
     if len(starts) <= _RUNS_MAX:
         ends = [*starts[1:], len(sizes)]
