@@ -23,6 +23,7 @@ from millrace.kafka_protocol.calls.fetch import (
 )
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.fetch_response import FetchAnswer, PartitionAnswer, TopicAnswer
+from millrace.records import read_header
 from millrace_broker.api.common.errors import known_error
 from millrace_broker.api.fetch import handle as read
 from millrace_broker.api.fetch import response_bytes_max
@@ -153,11 +154,14 @@ class _Answering(NamedTuple):
 
 
 def _reads(answering: _Answering, answer: TopicAnswer, wanted: Sequence[FetchPartition]) -> Iterator[ReadBatches]:
-    """Yield the batches of a topic that were read. A topic that was deleted meanwhile has none."""
+    """Yield the columnar batches of a topic that were read.
+
+    Errors, such as that of a topic that was deleted meanwhile, are left to ``_data``.
+    """
     with contextlib.suppress(MillraceError):
-        info = answering.request.broker.partitions.topic(answer.name, answer.topic_id)
         for asked, each in zip(wanted, answer.partitions, strict=True):
-            if each.records:
+            if each.records and read_header(each.records).is_columnar:
+                info = answering.request.broker.partitions.topic(answer.name, answer.topic_id)
                 offsets = WantedOffsets(asked.fetch_offset)
                 yield answering.rows.read(info, each.result.partition, each.records, offsets)
 

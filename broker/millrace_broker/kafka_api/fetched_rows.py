@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
-from millrace.records import read_header
 from millrace_broker.api.common.record_checks import schema_of_topic
 from millrace_broker.api.common.typed_rows import rows_of_columns
 from millrace_broker.kafka_api.call import KafkaRequest
@@ -39,7 +38,7 @@ class ResponseRows:
 
         ``of`` converts the others one by one.
         """
-        if not any(read_header(each.records).is_columnar for each in reads):
+        if not reads:
             return
         bytes_max = self._room.begin_conversion()
         if bytes_max is not None:

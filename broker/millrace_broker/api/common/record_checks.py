@@ -64,8 +64,8 @@ async def check_records(
 ) -> ProducedBatches:
     """Check every batch in ``data`` against its topic. Return the batches to append, recompressed if necessary.
 
-    Small work runs in the event loop, other work in
-    an I/O thread. Rows of Kafka clients for a typed topic become columns, always in a thread.
+    Small work runs in the event loop, other work in an I/O thread. Rows of Kafka clients for a typed topic become
+    columns, always in a thread.
 
     Raises the errors of ``ProducedBatches``, ``UnknownSchemaError``, ``InvalidTimestampError`` and
     ``UnsupportedForFormatError``. ``SchemaMismatchError`` names row and column. ``InvalidRecordError`` is also raised
