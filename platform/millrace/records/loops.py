@@ -46,7 +46,10 @@ def _compiled(signature: str | None = None) -> Callable[[_F], _F]:
             return cast("_F", numba.njit(signature, nogil=True, cache=True)(function))
         except RuntimeError as error:
             _logger.warning(
-                "%s is compiled in each process, because numba has no place for its cache: %s", function, error
+                "%s is compiled in each process, because numba cannot keep its result: set NUMBA_CACHE_DIR to a "
+                "writable directory (%s)",
+                function.__name__,
+                error,
             )
             return cast("_F", numba.njit(signature, nogil=True)(function))
 

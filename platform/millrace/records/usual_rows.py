@@ -7,6 +7,7 @@ it when the first batch of rows comes (``loops``).
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from typing import Final, TypeAlias
@@ -18,10 +19,13 @@ from millrace.records.header import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, Rea
 from millrace.records.rows import body_of
 from millrace.records.varint_arrays import Bytes
 
+_logger = logging.getLogger(__name__)
+
 _Walk: TypeAlias = Callable[[Bytes, int, bool], tuple[bool, int, int]]
 
 _loading: Final = threading.Lock()
 _loaded: Final[list[_Walk]] = []
+_cannot_load: Final = threading.Event()
 
 
 def load_check() -> None:
@@ -34,8 +38,19 @@ def load_check() -> None:
 
 
 def _begin_to_load() -> None:
-    if not _loading.locked():
-        threading.Thread(target=load_check, name="millrace-load-loops").start()
+    if not _loading.locked() and not _cannot_load.is_set():
+        threading.Thread(target=_load_or_report, name="millrace-load-loops").start()
+
+
+def _load_or_report() -> None:
+    """Load the loop. If that fails, say so once, because the complete check serves as well."""
+    try:
+        load_check()
+    except Exception:
+        _cannot_load.set()
+        _logger.exception(
+            "numba cannot be loaded: rows are checked slowly until it is repaired and the broker restarts"
+        )
 
 
 def usual_times(

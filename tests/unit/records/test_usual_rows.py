@@ -29,6 +29,20 @@ def test_the_complete_check_decides_until_the_loop_is_loaded(monkeypatch: pytest
     eventually(lambda: usual_times(BATCH, 0, read_header(BATCH)) == (5, 5))
 
 
+def test_a_loop_that_cannot_be_loaded_is_reported_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(usual_rows, "_loaded", [])
+    monkeypatch.setattr(usual_rows, "_cannot_load", threading.Event())
+    monkeypatch.setitem(sys.modules, "millrace.records.loops", None)  # its import raises ImportError
+    assert usual_times(BATCH, 0, read_header(BATCH)) is None
+    eventually(lambda: "numba cannot be loaded" in caplog.text)
+    for _ in range(3):
+        assert usual_times(BATCH, 0, read_header(BATCH)) is None
+    eventually(lambda: not any(thread.name == "millrace-load-loops" for thread in threading.enumerate()))
+    assert caplog.text.count("numba cannot be loaded") == 1
+
+
 _PROGRAM = """
 import logging, sys
 logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
