@@ -48,6 +48,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 from millrace.records import BatchHeader, crc_matches
 from millrace.records.header import ReadableBuffer
+from millrace.records.usual_rows import load_check
 from millrace_broker.testing import EmbeddedBroker
 
 from . import planted_secrets
@@ -195,3 +196,9 @@ def dial_value(name: str) -> int:
 def rounds(request: pytest.FixtureRequest) -> int:
     """Return the number of rounds of a test with the mark ``dial``."""
     return dial_value(request.node.get_closest_marker("dial").args[0])
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _compiled_loops() -> None:
+    """Load the compiled check of rows first, so that no test depends on when a thread has loaded it."""
+    load_check()
