@@ -7,6 +7,7 @@ module's broker. ``spark`` is the one Spark session.
 from __future__ import annotations
 
 import re
+import socket
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pyarrow as pa
 import pytest
+from kafka.net.inet import KafkaNetSocket
 
 from millrace.clients import Admin
 from millrace.clients.transport import Links
@@ -51,6 +53,25 @@ def grpc_address(address: str) -> str:
         return links.to(address)._find_grpc()
     finally:
         links.close()
+
+
+@pytest.fixture(autouse=True)
+def _closed_sockets_of_kafka_python(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Close what kafka-python 3.0 forgets: the socket of a connection that begins while its client is closed.
+
+    Otherwise the garbage collector would find it, and fail whatever test runs then.
+    """
+    made: list[socket.socket] = []
+    create = KafkaNetSocket.socket
+
+    def remembered(self: KafkaNetSocket, *args: int) -> socket.socket:
+        made.append(create(self, *args))
+        return made[-1]
+
+    monkeypatch.setattr(KafkaNetSocket, "socket", remembered)
+    yield
+    for sock in made:
+        sock.close()
 
 
 class Calls:
