@@ -19,6 +19,7 @@ from millrace.acls import AclOperation, ResourceType
 from millrace.clients import Admin, Consumer, Producer, TopicPartition
 from millrace.coordinator_records import AUDIT_COLUMNS
 from millrace.errors import AuthorizationError, CoordinatorNotAvailableError, InvalidConfigError, InvalidTopicError
+from millrace.protocol import millrace_pb2 as pb
 from millrace.schemas import parse_ddl
 from millrace_broker.audit import Audit
 from millrace_broker.security import AclAuthorizer, AclIndex
@@ -122,6 +123,27 @@ def test_decisions_for_clients_of_millrace_are_rows(broker: EmbeddedBroker) -> N
         assert (row["operation"], row["resource_type"], row["broker_id"]) == ("WRITE", "TOPIC", 0)
         assert row["decisions"] >= 1
         assert row["time"] <= row["last_time"]
+
+
+def test_a_forged_call_of_a_broker_is_a_denial_even_for_a_super_user(tmp_path: Path) -> None:
+    authority = Authority.make()
+    options = {
+        **OPTIONS,
+        "listeners": "PLAINTEXT://127.0.0.1:0,INTERNAL://127.0.0.1:0",
+        "listener.security.protocol.map": "INTERNAL:SSL",
+        "inter.broker.listener.name": "INTERNAL",
+        "ssl.client.auth": "required",
+        "ssl.keystore.location": authority.issue("CN=broker").write(tmp_path / "broker.pem"),
+        "ssl.truststore.location": authority.write(tmp_path / "ca.pem"),
+        "super.users": "User:ANONYMOUS",
+    }
+    with EmbeddedBroker(tmp_path / "broker", options=options) as broker:
+        config = {"bootstrap.servers": f"127.0.0.1:{broker.server.ports['PLAINTEXT']}", "client.id": "forger"}
+        with Admin(config) as admin, pytest.raises(AuthorizationError, match="LeaderAndIsr is a call of brokers"):
+            admin._connections.call(lambda stub: stub.LeaderAndIsr, pb.LeaderAndIsrRequest())
+        with Rows(broker) as rows:
+            (row,) = rows.wait_for(client_id="forger", call="LeaderAndIsr", allowed=False)
+    assert (row["operation"], row["resource_type"]) == ("CLUSTER_ACTION", "CLUSTER")
 
 
 def test_decisions_for_clients_of_kafka_are_rows(broker: EmbeddedBroker) -> None:

@@ -18,8 +18,11 @@ import pytest
 from millrace.clients import Admin, Consumer, Producer, ShareConsumer, TopicPartition
 from millrace.clients.aio import AsyncConsumer, AsyncProducer
 from millrace.clients.delegation_tokens import describe_tokens
+from millrace.config.broker import BrokerConfig
 from millrace.config.client import ClientConfig
 from millrace.errors import InvalidConfigError, MillraceError, SaslAuthenticationError, SslAuthenticationError
+from millrace.kafka_protocol.calls.api_versions import ApiVersionsRequest
+from millrace_broker.security import ListenerAccess
 from millrace_broker.testing import EmbeddedBroker
 
 from ..certificates import DAY, Authority
@@ -279,10 +282,36 @@ def test_a_mechanism_that_does_not_exist_is_refused_before_any_connection() -> N
 def test_a_certificate_that_no_rule_matches_is_named_in_the_brokers_log(
     broker: EmbeddedBroker, stores: Stores, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """TLS accepts the certificate, so the client is told nothing."""
+    """A client of millrace is told it too, and at once."""
+    reason = "mapping.rules matches the certificate of CN=unmapped"
     context = ssl.create_default_context(cafile=stores.ca)
     context.load_cert_chain(stores.unmapped)
     with KafkaWire(broker.server.ports["SSL"]) as wire:
         wire.sock = context.wrap_socket(wire.sock, server_hostname="127.0.0.1")
+        wire.send(ApiVersionsRequest(client_software_name="x", client_software_version="1"), 4)
         assert wire.received == b""
-    eventually(lambda: "mapping.rules matches the certificate of CN=unmapped" in caplog.text)
+    eventually(lambda: reason in caplog.text)
+    config = {
+        "bootstrap.servers": f"127.0.0.1:{broker.server.ports['SSL']}",
+        "security.protocol": "SSL",
+        "ssl.truststore.location": stores.ca,
+        "ssl.keystore.location": stores.unmapped,
+    }
+    for call in (_admin, _producer):
+        with pytest.raises(SslAuthenticationError, match=reason):
+            call(config)
+
+
+def test_a_listener_whose_certificate_does_not_name_its_host_is_told_in_the_log(
+    stores: Stores, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {
+        "listeners": "SSL://0.0.0.0:0",
+        "advertised.listeners": "SSL://b1.example:9093",
+        "ssl.keystore.location": stores.broker,
+    }
+    ListenerAccess(BrokerConfig.load(options), "SSL")
+    assert "the certificate of listener SSL does not name b1.example" in caplog.text
+    caplog.clear()
+    ListenerAccess(BrokerConfig.load({**options, "advertised.listeners": "SSL://127.0.0.1:9093"}), "SSL")
+    assert not caplog.records

@@ -16,7 +16,7 @@ from typing import Final
 
 from millrace.config.broker import BrokerConfig
 from millrace.config.listeners import Listener
-from millrace.errors import EnvironmentProblemError, UnsupportedVersionError
+from millrace.errors import EnvironmentProblemError, SslAuthenticationError, UnsupportedVersionError
 from millrace.protocol import frames
 from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api import ClientAddress
@@ -25,6 +25,7 @@ from millrace_broker.broker import Broker
 from millrace_broker.listeners.connection import Connection
 from millrace_broker.listeners.shared import FRAMING_BYTES, binding_problem
 from millrace_broker.listeners.tls_transport import TlsTransport
+from millrace_broker.listeners.unmapped_connection import UnmappedConnection
 from millrace_broker.listeners.wire_calls import UnknownCall, WireCall, own_calls
 from millrace_broker.quotas import ACTIVE_CONNECTION_S, CallClass
 from millrace_broker.security import ANONYMOUS, ListenerAccess, SaslConversation
@@ -155,7 +156,14 @@ class TcpListener:
         tls = self.access.tls
         if tls is None:
             return Connection(self, ANONYMOUS)
-        return TlsTransport(self, tls.value.context, lambda found: Connection(self, self.access.principal(found)))
+        return TlsTransport(self, tls.value.context, self._encrypted_connection)
+
+    def _encrypted_connection(self, certificate: bytes | None) -> Connection:
+        """Return the connection of a client whose handshake has ended."""
+        try:
+            return Connection(self, self.access.principal(certificate))
+        except SslAuthenticationError as error:
+            return UnmappedConnection(self, error)
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, and let those in progress end. Cancel the remaining calls after ``grace_s``."""

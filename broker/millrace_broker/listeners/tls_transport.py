@@ -22,8 +22,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
-from millrace.errors import SslAuthenticationError
-
 _ALERT: Final = bytes((21, 3, 3, 0, 2, 2, 70))
 """The fatal alert ``protocol_version``. A client without TLS can tell from it what this listener is."""
 
@@ -54,10 +52,7 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         context: ssl.SSLContext,
         make_protocol: Callable[[bytes | None], asyncio.BufferedProtocol],
     ) -> None:
-        """``make_protocol`` gets the client's verified certificate (DER), or None.
-
-        It may raise ``SslAuthenticationError``.
-        """
+        """``make_protocol`` gets the client's verified certificate (DER), or None."""
         super().__init__()
         self._owner: Final = owner
         self._make_protocol: Final = make_protocol
@@ -127,11 +122,7 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
             self._fail(error)
             return
         self._flush()
-        try:
-            protocol = self._make_protocol(self._tls.getpeercert(binary_form=True))
-        except SslAuthenticationError as error:
-            self._fail(error)
-            return
+        protocol = self._make_protocol(self._tls.getpeercert(binary_form=True))
         self._owner.handshake_ended(self, None)
         self._protocol = protocol
         protocol.connection_made(self)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 from millrace.config.security_options import MappingRule
@@ -15,7 +16,7 @@ from millrace.errors import SslAuthenticationError
 from millrace_broker.security.principal import USER, KafkaPrincipal
 
 if TYPE_CHECKING:
-    from cryptography.x509 import NameAttribute
+    from cryptography.x509 import Certificate, NameAttribute
 
 _KEYWORDS: Final = {
     "2.5.4.3": "CN",
@@ -73,6 +74,23 @@ def _elements(der: bytes) -> Iterator[tuple[int, bytes, bytes]]:
             length, position = int.from_bytes(der[position : position + length % 0x80]), position + length % 0x80
         yield der[start], der[position : position + length], der[start : position + length]
         position += length
+
+
+def names_host(certificate: Certificate, host: str) -> bool:
+    """Return whether clients find a host in a certificate, as a DNS name (RFC 6125) or as an IP address."""
+    from cryptography.x509 import DNSName, ExtensionNotFound, IPAddress, SubjectAlternativeName
+
+    try:
+        names = certificate.extensions.get_extension_for_class(SubjectAlternativeName).value
+    except ExtensionNotFound:
+        return False
+    try:
+        return ip_address(host) in names.get_values_for_type(IPAddress)
+    except ValueError:
+        wanted = host.lower().rstrip(".")
+    domain = wanted.partition(".")[2]
+    found = {name.lower() for name in names.get_values_for_type(DNSName)}
+    return wanted in found or (bool(domain) and f"*.{domain}" in found)
 
 
 def principal_of(name: str, rules: Sequence[MappingRule]) -> KafkaPrincipal:

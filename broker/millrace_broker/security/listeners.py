@@ -20,14 +20,19 @@ from millrace.errors import InvalidConfigError
 from millrace.security import Reloading, TlsMaterial, server_context
 from millrace.security.kerberos import check_kerberos, short_name
 from millrace.security.stores import certificates_of
-from millrace_broker.security.certificates import distinguished_name, principal_of
+from millrace_broker.security.certificates import distinguished_name, names_host, principal_of
 from millrace_broker.security.principal import ANONYMOUS, USER, KafkaPrincipal
 from millrace_broker.security.sasl import SaslAccess
 
 if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+
     from millrace_broker.security.tokens import TokenValidator
 
 _logger: Final = logging.getLogger(__name__)
+
+_EVERYWHERE: Final = ("", "0.0.0.0", "::")
+"""Hosts of listeners on all addresses, which no certificate names."""
 
 
 class ListenerTls(NamedTuple):
@@ -64,6 +69,8 @@ class ListenerAccess:
         login = self.options.login
         is_kerberos = config.sasl_mechanism_inter_broker_protocol is SaslMechanism.GSSAPI
         self._own_user: Final = short_name(login.get("principal", "")) if is_kerberos else login.get("username", "")
+        advertised = config.advertised_addresses.get(name)
+        self._host: Final = "" if advertised is None or advertised.host in _EVERYWHERE else advertised.host
         self.tls: Final = self._reloading(name) if self.protocol.has_tls else None
         """The certificates of a listener with TLS."""
         if self._is_between_brokers and config.is_clustered:
@@ -99,7 +106,15 @@ class ListenerAccess:
     def _reloading(self, name: str) -> Reloading[ListenerTls]:
         def make(material: TlsMaterial) -> ListenerTls:
             context = server_context(self.options, material)
-            return ListenerTls(context, material, own_name(material))
+            own = certificates_of("ssl.keystore.location", material.certificate_chain)[0]
+            if self._host and not names_host(own, self._host):
+                _logger.warning(
+                    "the certificate of listener %s does not name %s, its host in advertised.listeners, so that "
+                    "clients refuse it: take a certificate for this host, or advertise a host that it names",
+                    name,
+                    self._host,
+                )
+            return ListenerTls(context, material, _name_of(own))
 
         try:
             return Reloading(f"listener {name}", self.options, make)
@@ -150,12 +165,11 @@ class ListenerAccess:
         return self.tls is not None and principal == principal_of(self.tls.value.own_name, self._rules)
 
 
-def own_name(material: TlsMaterial) -> str:
-    """Return the distinguished name of the own certificate."""
+def _name_of(certificate: Certificate) -> str:
+    """Return the distinguished name of a certificate."""
     from cryptography.hazmat.primitives.serialization import Encoding
 
-    own = certificates_of("ssl.keystore.location", material.certificate_chain)[0]
-    return distinguished_name(own.public_bytes(Encoding.DER))
+    return distinguished_name(certificate.public_bytes(Encoding.DER))
 
 
 def principals(text: str) -> Collection[KafkaPrincipal]:

@@ -2,6 +2,8 @@
 
 A value is made again when the content of a file changes. Invariant: ``current`` is a value that was made without an
 error. If new content is invalid, the log says so once, and the earlier value stays.
+
+The log also says once that the own certificate ends soon, and once that it has expired.
 """
 
 from __future__ import annotations
@@ -10,15 +12,19 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Final, Generic, TypeVar
 
 from millrace.config.security_options import SslOptions
 from millrace.errors import InvalidConfigError
-from millrace.security.stores import TlsMaterial, decode_stores, read_stores
+from millrace.security.stores import TlsMaterial, certificates_of, decode_stores, read_stores
 
 _logger: Final = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_LAST_PART: Final = 0.1
+"""Part of a certificate's lifetime at its end in which the log asks for another."""
 
 
 class Reloading(Generic[T]):
@@ -34,10 +40,15 @@ class Reloading(Generic[T]):
         self._make: Final = make
         self._lock: Final = threading.Lock()
         self._contents = read_stores(options)
-        self._value = make(decode_stores(options, self._contents))
+        material = decode_stores(options, self._contents)
+        self._value = make(material)
+        self._validity = _validity(material)
+        self._said = ""
+        """The last message in the log about the end of the certificate."""
         self._checked_s = time.monotonic()
         self._refused = ""
         """The last error in the log."""
+        self._say_when_it_ends()
 
     @property
     def is_due(self) -> bool:
@@ -64,8 +75,11 @@ class Reloading(Generic[T]):
             contents = read_stores(self._options)
             if contents == self._contents:
                 self._refused = ""
+                self._say_when_it_ends()
                 return
-            self._value = self._make(decode_stores(self._options, contents))
+            material = decode_stores(self._options, contents)
+            self._value = self._make(material)
+            self._validity, self._said = _validity(material), ""
             self._contents = contents  # not earlier, because a refused certificate may become valid
         except InvalidConfigError as error:
             if error.message == self._refused:
@@ -75,3 +89,26 @@ class Reloading(Generic[T]):
         else:
             self._refused = ""
             _logger.info("%s has new certificates", self._name)
+
+    def _say_when_it_ends(self) -> None:
+        if self._validity is None:
+            return
+        begins, ends = self._validity
+        now, remedy = datetime.now(UTC), "renew it with 'millrace security rotate', or replace its file"
+        if now > ends:
+            level, text = logging.ERROR, f"its certificate has expired at {ends}, and is refused: {remedy}"
+        elif ends - now < (ends - begins) * _LAST_PART:
+            level, text = logging.WARNING, f"its certificate expires at {ends}: {remedy}"
+        else:
+            return
+        if text != self._said:
+            self._said = text
+            _logger.log(level, "%s: %s", self._name, text)
+
+
+def _validity(material: TlsMaterial) -> tuple[datetime, datetime] | None:
+    """Return the begin and the end of the own certificate's validity; None without a certificate."""
+    if not material.certificate_chain:
+        return None
+    own = certificates_of("ssl.keystore.location", material.certificate_chain)[0]
+    return own.not_valid_before_utc, own.not_valid_after_utc

@@ -13,6 +13,7 @@ from millrace.config.client import ClientConfig
 from millrace.config.security_options import ListenerSecurity, SslOptions
 from millrace.errors import InvalidConfigError
 from millrace.security import Reloading, TlsMaterial, client_context, server_context, stores
+from millrace.security import reloading as reloading_module
 from millrace.security.stores import decode_stores, read_stores
 
 from ...certificates import DAY, Authority, Identity
@@ -194,3 +195,27 @@ def test_a_certificate_that_becomes_valid_is_used_without_another_change(
     refused, renewed = (each.message for each in caplog.records)
     assert "the certificate is valid from" in refused
     assert renewed == "client has new certificates"
+
+
+def test_the_end_of_a_certificate_is_told_before_and_after_it(
+    tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "own.pem"
+    options = {"ssl.keystore.location": authority.issue("CN=a", begins=-DAY, ends=DAY).write(store)}
+    reloading = Reloading(
+        "listener A", SslOptions.load({**options, "ssl.reload.interval.ms": "0"}), lambda found: found
+    )
+    reloading.current()
+    assert not caplog.records
+    caplog.set_level(logging.WARNING)
+    authority.issue("CN=a", begins=-12 * DAY, ends=DAY).write(store)
+    reloading.current()
+    reloading.current()
+    assert [each.levelname for each in caplog.records] == ["WARNING"]
+    assert "listener A: its certificate expires at" in caplog.text
+    monkeypatch.setattr(reloading_module, "datetime", InTwoDays)
+    value = reloading.current()
+    assert reloading.current() is value
+    assert [each.levelname for each in caplog.records] == ["WARNING", "ERROR"]
+    assert "has expired" in caplog.text
+    assert "millrace security rotate" in caplog.text

@@ -14,7 +14,9 @@ from cryptography.x509.oid import NameOID
 from millrace.config.security_options import ListenerSecurity, parse_mapping_rules
 from millrace.errors import InvalidConfigError, SslAuthenticationError
 from millrace_broker.security import KafkaPrincipal
-from millrace_broker.security.certificates import distinguished_name, principal_of
+from millrace_broker.security.certificates import distinguished_name, names_host, principal_of
+
+from ....certificates import Authority
 
 RULES = ", ".join(
     (
@@ -39,6 +41,30 @@ RULES = ", ".join(
 )
 def test_the_first_rule_that_matches_decides(name: str, principal: str) -> None:
     assert principal_of(name, parse_mapping_rules(RULES)) == KafkaPrincipal("User", principal)
+
+
+@pytest.mark.parametrize(
+    ("host", "is_named"),
+    [
+        ("b1.example", True),
+        ("B1.EXAMPLE.", True),
+        ("a.wild.example", True),
+        ("127.0.0.1", True),
+        ("::1", True),
+        ("b2.example", False),
+        ("example", False),
+        ("a.b.wild.example", False),
+        ("wild.example", False),
+        ("127.0.0.2", False),
+    ],
+)
+def test_hosts_are_found_in_a_certificate_as_clients_find_them(host: str, is_named: bool) -> None:
+    own = Authority.make().issue("CN=broker", ["b1.example", "*.wild.example", "127.0.0.1", "::1"])
+    assert names_host(own.certificate, host) == is_named
+
+
+def test_a_certificate_without_other_names_names_no_host() -> None:
+    assert not names_host(Authority.make("CN=b1.example").identity.certificate, "b1.example")
 
 
 def test_a_reference_without_a_group_is_literal() -> None:
