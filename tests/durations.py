@@ -38,9 +38,9 @@ def file_of(nodeid: str) -> str:
 
 
 class Recorder:
-    """A plugin that sums the durations of each file's tests.
+    """A plugin that sums the durations of each file's tests, and writes them if no test has failed.
 
-    If all tests ran, it writes them.
+    A failed test may have waited for minutes.
     """
 
     def __init__(self) -> None:
@@ -50,8 +50,10 @@ class Recorder:
         """Add the duration of a test's phase to its file."""
         self._seconds[file_of(report.nodeid)] += report.duration
 
-    def pytest_sessionfinish(self) -> None:
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
         """Write the present durations into ``durations.json``, and keep those of other files that still exist."""
+        if exitstatus != pytest.ExitCode.OK:
+            return
         RECORDED.write_text(merged(recorded_seconds(), self._seconds, existing()), "utf-8")
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 import socket
 import struct
@@ -291,6 +292,7 @@ def test_a_client_that_stops_in_the_middle_is_disconnected(
 ) -> None:
     from millrace_broker.listeners import connection as connections
 
+    caplog.set_level(logging.INFO)
     for state in list(connections.LIMITS_S):
         monkeypatch.setitem(connections.LIMITS_S, state, 0.3)
     with EmbeddedBroker(tmp_path / "data") as broker, Frames(broker) as opened:
@@ -301,6 +303,7 @@ def test_a_client_that_stops_in_the_middle_is_disconnected(
         eventually(lambda: opened.is_closed)
         eventually(lambda: _limits(broker).bytes_in_use == 0)
         assert _limits(broker).requests == 0
+    assert "took too long" in caplog.text
 
 
 def test_a_client_that_does_not_read_its_answer_is_disconnected(

@@ -125,6 +125,17 @@ def test_lengths_beyond_the_request_close_its_connection_and_name_the_field(
     assert f"MetadataRequest of version {version}, field topics" in line
 
 
+@pytest.mark.parametrize("part_bytes", [2, 6, 14, 40])
+def test_a_client_that_leaves_within_a_request_is_named_in_the_log(
+    module_broker: EmbeddedBroker, part_bytes: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    request = written(MetadataRequest(topics=()), 9, client_id="x" * 100)
+    with caplog.at_level(logging.INFO), KafkaWire(module_broker) as wire:
+        wire.sock.sendall(request[:part_bytes])
+        wire.sock.close()
+        eventually(lambda: f":{wire.port} has ended within a request" in caplog.text)
+
+
 def _epochs(partitions: int) -> OffsetForLeaderEpochRequest:
     asked = OffsetForLeaderPartition(partition=0, current_leader_epoch=-1, leader_epoch=0)
     return OffsetForLeaderEpochRequest(

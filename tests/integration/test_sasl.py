@@ -119,6 +119,17 @@ def test_clients_of_millrace_authenticate(
     round_trip(options, topic)
 
 
+def test_clients_of_millrace_authenticate_where_those_of_kafka_are_refused(tmp_path: Path, topic: str) -> None:
+    options = {
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.jaas.config": JAAS,
+        "kafka.clients.enable": "false",
+    }
+    with EmbeddedBroker(tmp_path / "data", options=options) as broker:
+        round_trip(client(broker, ("", ""), sasl_mechanism="PLAIN"), topic)
+
+
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_kafkas_clients_authenticate(broker: EmbeddedBroker, ca: tuple[str, str], topic: str, mechanism: str) -> None:
     with Admin(client(broker, ca)) as admin:

@@ -130,6 +130,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the call in progress and release all resources."""
         self._is_lost = True
+        if self._reception is not None or (self._rest and self._state in READY):
+            _logger.info("the connection from %s has ended within a request", self._client)
         self._end_reception()
         is_handled = self._handling.cancel()
         if self._admission_wait.is_active:
@@ -443,8 +445,6 @@ class Connection(asyncio.BufferedProtocol):
         self._uncount()
         self._rest = b""
         self._transport.close()
-
-    # --- life -----------------------------------------------------------------------------------------------------
 
     def _enter(self, state: State) -> None:
         self._state = state

@@ -23,6 +23,7 @@ from millrace_broker.api import ClientAddress
 from millrace_broker.api.api_versions import endpoints, software_version
 from millrace_broker.broker import Broker
 from millrace_broker.listeners.connection import Connection
+from millrace_broker.listeners.connection_states import SASL_KEYS
 from millrace_broker.listeners.shared import FRAMING_BYTES, binding_problem
 from millrace_broker.listeners.tls_transport import TlsTransport
 from millrace_broker.listeners.unmapped_connection import UnmappedConnection
@@ -247,7 +248,7 @@ class TcpListener:
         if api_key >= frames.OWN_KEYS_MIN:
             return self._own_calls.get(api_key) or UnknownCall(f"{api_key}")
         found = self._kafka_calls.get(api_key)
-        if not self._answers_kafka:
+        if not (self._answers_kafka or api_key in SASL_KEYS):  # by which clients of millrace authenticate too
             raise UnsupportedVersionError("Kafka's clients are not answered here (kafka.clients.enable=false)")
         if found is None:
             raise UnsupportedVersionError(f"API key {api_key} is no call that this broker has")

@@ -37,5 +37,14 @@ def test_a_new_duration_takes_the_place_of_the_old_one_and_files_that_are_gone_a
     assert json.loads(text) == {"again.py": 7.1, "kept.py": 2.0}
 
 
+def test_durations_of_a_failed_run_are_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durations, "RECORDED", tmp_path / "durations.json")
+    recorder = durations.Recorder()
+    recorder.pytest_sessionfinish(pytest.ExitCode.TESTS_FAILED)
+    assert not durations.RECORDED.exists()
+    recorder.pytest_sessionfinish(pytest.ExitCode.OK)
+    assert durations.RECORDED.exists()
+
+
 def test_all_recorded_files_exist() -> None:
     assert set(durations.recorded_seconds()) <= set(durations.existing()), "run: make durations"
