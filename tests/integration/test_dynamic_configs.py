@@ -25,6 +25,7 @@ from millrace.kafka_protocol.calls.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from millrace_broker.broker import Broker
 from millrace_broker.testing import EmbeddedBroker
 
 from .documented import Reader
@@ -224,6 +225,69 @@ def test_pools_of_threads_grow_and_shrink_while_calls_are_answered(module_broker
             admin.alter_configs("0", {"num.io.threads": 5}, resource="broker")
     finally:
         admin.alter_configs("0", delete=["num.io.threads"], resource="broker")
+
+
+@pytest.fixture(scope="module")
+def tiered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    """Return a broker with a remote store, for options of threads and rates in its background."""
+    directory = tmp_path_factory.mktemp("tiered")
+    options = {
+        "remote.log.storage.system.enable": "true",
+        "remote.log.storage.uri": (directory / "store").as_uri(),
+        "log.cleaner.enable": "true",
+    }
+    (directory / "store").mkdir()
+    with EmbeddedBroker(directory / "broker", options=options) as broker:
+        yield broker
+
+
+@pytest.mark.parametrize(
+    ("option", "values", "observed"),
+    [
+        ("log.cleaner.threads", (2, 1), lambda broker: len(broker.logs.cleaner._workers._threads)),
+        ("log.cleaner.backoff.ms", (7000,), lambda broker: broker.logs.cleaner._settings.backoff_ms),
+        (
+            "log.cleaner.io.max.bytes.per.second",
+            (5e6,),
+            lambda broker: broker.logs.cleaner._settings.io_bytes_per_second_max,
+        ),
+        ("num.replica.fetchers", (2, 1), lambda broker: broker.replicas._fetchers.count),
+        ("remote.log.reader.threads", (6, 12), lambda broker: broker.reads._remote_readers._pool.threads),
+        (
+            "remote.log.manager.copier.thread.pool.size",
+            (3, 5),
+            lambda broker: len(broker.logs.tiering._workers._threads),
+        ),
+        (
+            "remote.log.index.file.cache.total.size.bytes",
+            (2**20,),
+            lambda broker: broker.logs.tiering._cache._bytes_max,
+        ),
+        (
+            "remote.log.manager.copy.max.bytes.per.second",
+            (3_000_000,),
+            lambda broker: broker.logs.tiering._throttle.bytes_per_second,
+        ),
+        (
+            "replica.alter.log.dirs.io.max.bytes.per.second",
+            (2_000_000,),
+            lambda broker: broker.logs.moves._throttle.bytes_per_second,
+        ),
+        ("message.max.bytes", (2_000_000,), lambda broker: broker.logs.defaults.max_message_bytes),
+        ("log.retention.ms", (99_000_000,), lambda broker: broker.logs.defaults.retention_ms),
+    ],
+)
+def test_options_of_the_background_change_what_runs(
+    tiered: EmbeddedBroker, option: str, values: tuple[float, ...], observed: Callable[[Broker], float]
+) -> None:
+    broker = tiered.server.broker
+    before = observed(broker)
+    with Admin(tiered.bootstrap_servers) as admin:
+        for value in values:
+            admin.alter_configs("0", {option: f"{value:g}" if value < 1e6 else f"{value:.0f}"}, resource="broker")
+            eventually(lambda value=value: observed(broker) == value, f"{option}={value}")
+        admin.alter_configs("0", delete=[option], resource="broker")
+        eventually(lambda: observed(broker) == before, f"the earlier {option}")
 
 
 def test_an_option_that_needs_a_restart_is_refused_with_the_reason(admin: Admin) -> None:

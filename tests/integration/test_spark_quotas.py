@@ -1,6 +1,6 @@
 """Tests of quotas of Spark's queries.
 
-The broker limits a backfill to the rate of its client id, and does not delay other queries.
+The broker limits a backfill and a writer to the rates of their client ids, and does not delay other queries.
 """
 
 from __future__ import annotations
@@ -55,3 +55,25 @@ def test_all_tasks_of_a_backfill_share_the_rate_of_its_client_id(
         assert after.throttled_s == use.throttled_s, "another query uses nothing of it"
     finally:
         admin.alter_client_quotas(entity, {}, remove=["consumer_byte_rate"])
+
+
+def test_a_writer_waits_as_the_quota_of_its_client_id_wants(
+    spark: SparkSession, module_broker: EmbeddedBroker, admin: Admin, topic: str
+) -> None:
+    admin.create_topic(topic, partitions=2)
+    entity = QuotaEntity.of([("client-id", topic)])
+    admin.alter_client_quotas(entity, {"producer_byte_rate": RATE})
+    try:
+        options = {"kafka.bootstrap.servers": module_broker.bootstrap_servers, "topic": topic}
+        frame = spark.range(COUNT).selectExpr(f"cast(repeat('x', {len(RECORD)}) AS BINARY) AS value").repartition(2)
+        began = time.monotonic()
+        writer = frame.write.format("millrace").options(**options).option("kafka.client.id", topic)
+        writer.option("kafka.compression.type", "none").mode("append").save()
+        seconds = time.monotonic() - began
+        (use,) = [each for each in module_broker.server.broker.client_quotas.statistics() if each.client_id == topic]
+        assert use.key == "producer_byte_rate"
+        assert use.throttled_s > 0
+        unwaited = 2 * 2**20  # nobody waits after the last answer of each of both tasks
+        assert COUNT * len(RECORD) <= 1.05 * RATE * (seconds + 1) + unwaited
+    finally:
+        admin.alter_client_quotas(entity, {}, remove=["producer_byte_rate"])
