@@ -3,10 +3,12 @@
 This applies to Spark's output and to ours.
 """
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from millrace.clients import Admin, Producer
@@ -30,6 +32,57 @@ def broker(tmp_path_factory):
     }
     with EmbeddedBroker(tmp_path_factory.mktemp("broker"), options=options) as running:
         yield running
+
+
+JOB = """
+import sys
+from pyspark.sql import SparkSession
+from pyspark_millrace import DefaultSource
+
+spark = SparkSession.builder.getOrCreate()
+spark.dataSource.register(DefaultSource)
+options = {
+    "kafka.bootstrap.servers": sys.argv[1],
+    "kafka.security.protocol": "SASL_PLAINTEXT",
+    "kafka.sasl.mechanism": "PLAIN",
+    "kafka.sasl.username": "${env:ORDERS_USER}",
+    "kafka.sasl.password": "${file:client.properties:sasl.password}",
+    "directReads": "never",
+    "subscribe": "numbers",
+    "startingOffsets": "earliest",
+}
+print("rows:", spark.read.format("millrace").options(**options).load().select("value").distinct().count())
+"""
+
+
+def test_executors_get_credentials_through_sparks_configuration(broker, tmp_path, monkeypatch):
+    with Admin(broker.bootstrap_servers) as admin, Producer(broker.bootstrap_servers) as producer:
+        admin.create_topic("numbers", partitions=1)
+        for n in range(10):
+            producer.send("numbers", b"%d" % n)
+    (tmp_path / "job.py").write_text(JOB)
+    (tmp_path / "client.properties").write_text(f"sasl.password={SECRET}\n")
+    conf = {
+        "spark.master": "local-cluster[1,1,1024]",
+        "spark.pyspark.python": sys.executable,
+        "spark.executorEnv.ORDERS_USER": "alice",
+    }
+    (tmp_path / "spark.properties").write_text("".join(f"{name} {value}\n" for name, value in conf.items()))
+    monkeypatch.setenv("ORDERS_USER", "alice")
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    submit = Path(sys.executable).with_name("spark-submit")
+    options = ["--properties-file", "spark.properties", "--files", "client.properties"]
+    command = [submit, *options, "job.py", f"127.0.0.1:{broker.server.ports['SASL_PLAINTEXT']}"]
+    work = Path(pyspark.__file__).with_name("work")
+    before = set(work.glob("*"))
+    with (tmp_path / "log").open("w") as log:
+        run_to_end(command, cwd=tmp_path, stdout=log, stderr=subprocess.STDOUT)
+    output = (tmp_path / "log").read_text()
+    for directory in set(work.glob("*")) - before:
+        if list(directory.rglob("client.properties")):
+            shutil.rmtree(directory)  # a copy of the secret
+    assert "rows: 10" in output, output[-5000:]
+    assert SECRET not in output
 
 
 def test_a_planted_secret_is_found_nowhere(broker, tmp_path):
