@@ -103,7 +103,7 @@ def _import_server() -> None:
 
 
 def load_config(config: Path | None, *, data_dir: str | None, listen: str | None, options: list[str]) -> BrokerConfig:
-    """Build the configuration from the file, then ``-o``, then ``data_dir`` and ``listen``.
+    """Build the configuration from the file, then ``-o``, then ``data_dir`` and ``listen``. Resolve its references.
 
     Raises ``InvalidConfigError`` and ``UsageError``.
     """
@@ -111,6 +111,7 @@ def load_config(config: Path | None, *, data_dir: str | None, listen: str | None
     from millrace.config.base import read_properties
     from millrace.config.broker import BrokerConfig
     from millrace.config.listeners import Listener, listeners_at
+    from millrace.config.references import resolve_references
 
     values: dict[str, Any] = {**read_properties(config or conf_dir() / DEFAULT_FILE)}
     if listen is not None:
@@ -128,7 +129,7 @@ def load_config(config: Path | None, *, data_dir: str | None, listen: str | None
             values["listeners"] = listeners_at(Listener.parse(listen))
         except ValueError as error:
             raise UsageError(f"--listen {error}") from None
-    return BrokerConfig.load(values)
+    return BrokerConfig.load(resolve_references(values))
 
 
 async def _run(config: BrokerConfig, *, until_input_ends: bool) -> None:

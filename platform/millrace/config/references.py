@@ -1,4 +1,4 @@
-"""References in client options, to files and environment variables, for secrets.
+"""References in options, to files and environment variables, for secrets.
 
 The forms are those of Kafka's own configuration providers (KIP-297, KIP-421), which need no configuration here:
 
@@ -6,8 +6,9 @@ The forms are those of Kafka's own configuration providers (KIP-297, KIP-421), w
 * ``${directory:/run/secrets:password}``: the whole file ``password`` in a directory
 * ``${env:KAFKA_PASSWORD}``: an environment variable
 
-A reference is resolved only when a client is created. Options that are shown, logged or sent contain the reference.
-Only options of this process's own clients are resolved, never options received from others.
+A reference is resolved only when a client is created, or when a broker reads its file and its command line. Options of
+clients that are shown, logged or sent contain the reference. Options received from others are never resolved, such as
+dynamic options.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def _resolved(name: str, value: str) -> str:
             # The original message is omitted, because it might quote a line of a file of secrets.
             raise InvalidConfigError(
                 f"{name}={found.group()} cannot be resolved: expected ${{env:NAME}}, ${{file:PATH:PROPERTY}} or "
-                "${directory:PATH:FILE}, on every machine where clients are created"
+                "${directory:PATH:FILE}, on every machine whose clients or brokers have the option"
             ) from None
 
     return REFERENCE.sub(look_up, value)
