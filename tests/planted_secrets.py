@@ -36,7 +36,8 @@ MAY_HOLD_SECRETS = {
     "*.p12": "a key store has the private key",
     "*.new": "a key store that is about to replace another",
     "*.properties": "the configuration of a broker, a client or a server has passwords, or is what references name",
-    "jaas.conf": "the login configuration of a Java process has passwords",
+    "*jaas.conf": "the login configuration of a Java process has passwords",
+    "zookeeper.secret": "the password of brokers for ZooKeeper, which a reference names",
     "*.token": "a token of an OpenID provider, as Kubernetes projects it",
 }
 """Patterns of the names of files that may hold a secret, each with the reason."""

@@ -3,9 +3,12 @@
 The server keeps its data in a directory and accepts only connections from this host. A production cluster needs an
 ensemble of three servers.
 
-Invariant: the server ends when no process holds the pipe it was started with. It therefore ends with this process,
-however that ends. It does not end before the processes that inherited ``lifeline``, because brokers must deregister
-first.
+Invariants
+
+- A server with a ``login_config`` carries out no request of a connection that has not authenticated by SASL, and its
+  data is readable for its owner alone. The secret of the brokers is on no command line.
+- The server ends when no process holds the pipe it was started with. It therefore ends with this process, however that
+  ends. It does not end before the processes that inherited ``lifeline``, because brokers must deregister first.
 """
 
 from __future__ import annotations
@@ -14,11 +17,13 @@ import contextlib
 import importlib.util
 import os
 import random
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -45,6 +50,16 @@ _NAMES: Final = (
 _MAIN: Final = "org.apache.zookeeper.server.ZooKeeperServerMain"
 _PORTS: Final = range(20_000, 32_000)
 """Ports below the usual ephemeral range."""
+_AUTHENTICATION: Final = {
+    "authProvider.sasl": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
+    "enforce.auth.enabled": "true",
+    "enforce.auth.schemes": "sasl",
+}
+"""Settings of a server that demands SASL of each connection. It still answers ``ruok`` without."""
+_VERSION: Final = re.compile(r"zookeeper-(\d+)\.(\d+).*\.jar")
+_ENFORCES: Final = (3, 7)
+"""First version of ZooKeeper with ``enforce.auth.enabled``. Earlier ones ignore it."""
+_OWNER_ONLY: Final = 0o700
 _START_S: Final = 60.0
 _STOP_S: Final = 10.0
 # The JVM does not watch the pipe. A shell watches it, and ends the JVM when no process holds the other end.
@@ -84,8 +99,14 @@ def find_jars() -> list[Path]:
 class LocalZooKeeper:
     """ZooKeeper server in a JVM, started and stopped by ``with``. Brokers connect to ``address``."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, login_config: Path | None = None) -> None:
+        """Prepare a server with its data in ``directory``.
+
+        ``login_config`` is a JAAS file with the section ``Server``: its users, as which all connections must
+        authenticate.
+        """
         self._directory: Final = directory
+        self._login_config: Final = login_config
         self._port = _free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -106,22 +127,14 @@ class LocalZooKeeper:
         java = shutil.which("java")
         if java is None:
             raise EnvironmentProblemError("ZooKeeper needs Java: install a JRE (Debian: apt install default-jre)")
-        classes = ":".join([str(self._directory), *map(str, find_jars())])
-        self._directory.mkdir(parents=True, exist_ok=True)
-        settings = {
-            "tickTime": "500",
-            "maxSessionTimeout": "60000",
-            "maxClientCnxns": "0",
-            "admin.enableServer": "false",
-            "4lw.commands.whitelist": "ruok",
-            "dataDir": str(self._directory / "data"),
-            "clientPort": str(self._port),
-            "clientPortAddress": "127.0.0.1",
-        }
-        conf = self._directory / "zoo.cfg"
-        conf.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-        (self._directory / "log4j2.properties").write_text(_LOG)
-        command = [java, "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classes, _MAIN, str(conf)]
+        jars = find_jars()
+        if self._login_config is not None:
+            _check_enforcement(jars)
+        classes = ":".join([str(self._directory), *map(str, jars)])
+        command = [java, "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        if self._login_config is not None:
+            command.append(f"-Djava.security.auth.login.config={self._login_config}")
+        command += ["-cp", classes, _MAIN, str(self._write_settings())]
         with self._log.open("ab") as log:
             # A session of its own keeps Ctrl-C from the server, which is stopped after the brokers.
             self._process = subprocess.Popen(
@@ -137,6 +150,27 @@ class LocalZooKeeper:
                 self.stop()
                 raise EnvironmentProblemError(f"ZooKeeper does not start: see {self._log}")
             time.sleep(0.05)
+
+    def _write_settings(self) -> Path:
+        """Write the files of the server, and return the path of its settings."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        settings = {
+            "tickTime": "500",
+            "maxSessionTimeout": "60000",
+            "maxClientCnxns": "0",
+            "admin.enableServer": "false",
+            "4lw.commands.whitelist": "ruok",
+            "dataDir": str(self._directory / "data"),
+            "clientPort": str(self._port),
+            "clientPortAddress": "127.0.0.1",
+        }
+        if self._login_config is not None:
+            settings |= _AUTHENTICATION
+            self._directory.chmod(_OWNER_ONLY)  # the data has the credentials of users
+        conf = self._directory / "zoo.cfg"
+        conf.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        (self._directory / "log4j2.properties").write_text(_LOG)
+        return conf
 
     @property
     def _log(self) -> Path:
@@ -170,6 +204,17 @@ class LocalZooKeeper:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _check_enforcement(jars: Sequence[Path]) -> None:
+    """Raise ``EnvironmentProblemError`` for a ZooKeeper that would ignore ``enforce.auth.enabled``."""
+    for jar in jars:
+        version = _VERSION.fullmatch(jar.name)
+        if version is not None and (int(version[1]), int(version[2])) < _ENFORCES:
+            raise EnvironmentProblemError(
+                f"{jar.name} cannot demand authentication of its clients: name a directory with ZooKeeper "
+                f"{'.'.join(map(str, _ENFORCES))} or later in {JARS_VARIABLE}, or unset it to use PySpark's"
+            )
 
 
 def _free_port() -> int:

@@ -53,6 +53,10 @@ _PUBLIC_MODE: Final = 0o644
 _SECRET_MODE: Final = 0o600
 _MAPPING_RULES: Final = f"RULE:^CN=[^,]*,OU=brokers$/{_BROKER}/,RULE:^CN=([^,]*),OU=clients$/$1/"
 """The organizational unit keeps a client with the name of a broker apart from the brokers."""
+_ZOOKEEPER_USER: Final = _BROKER
+_ZOOKEEPER_SECRET: Final = "zookeeper.secret"
+_ZOOKEEPER_JAAS: Final = "zookeeper.jaas.conf"
+"""Files of a ZooKeeper on this machine. No file of a client ends so."""
 _TLS_PORT_DISTANCE: Final = 100
 _ANY: Final = "0.0.0.0"
 
@@ -104,6 +108,15 @@ def replication_options(brokers: int) -> dict[str, str]:
         "share.coordinator.state.topic.replication.factor": factor,
         "share.coordinator.state.topic.min.isr": in_sync,
     }
+
+
+class ZooKeeperLogin(NamedTuple):
+    """Authentication of brokers to a ZooKeeper on this machine."""
+
+    jaas: Path
+    """ZooKeeper's JAAS file, which has the secret."""
+    broker_options: Mapping[str, str]
+    """Options of the brokers, with a reference to the secret, so that they can be on a command line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,6 +363,32 @@ class SecurityDirectory:
                 "another one with millrace security init"
             )
         return path
+
+    @property
+    def has_zookeeper_login(self) -> bool:
+        """True if the nodes of a ZooKeeper on this machine may belong to the brokers of this directory."""
+        return (self.path / _ZOOKEEPER_SECRET).exists()
+
+    def zookeeper_login(self) -> ZooKeeperLogin:
+        """Return the login to a ZooKeeper on this machine. Make its secret if there is none.
+
+        The JAAS file follows the secret, so that a removed secret is replaced at the next start.
+        """
+        secret_file, jaas = self.path / _ZOOKEEPER_SECRET, self.path / _ZOOKEEPER_JAAS
+        if not self.has_zookeeper_login:
+            self._write(secret_file.name, secrets.token_urlsafe(_PASSWORD_BYTES).encode(), _SECRET_MODE)
+        module, secret = "org.apache.zookeeper.server.auth.DigestLoginModule", secret_file.read_text("ascii").strip()
+        section = f'Server {{\n    {module} required\n    user_{_ZOOKEEPER_USER}="{secret}";\n}};\n'
+        self._write(jaas.name, section.encode(), _SECRET_MODE, replaces=True)
+        return ZooKeeperLogin(
+            jaas,
+            {
+                "zookeeper.sasl.mechanism": "DIGEST-MD5",
+                "zookeeper.sasl.username": _ZOOKEEPER_USER,
+                "zookeeper.sasl.password": f"${{directory:{self.path}:{secret_file.name}}}",
+                "zookeeper.set.acl": "true",
+            },
+        )
 
     def _authority(self) -> Authority:
         path = self.path / AUTHORITY

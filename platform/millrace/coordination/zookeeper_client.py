@@ -6,6 +6,7 @@ changes. The *handler*, which kazoo uses for all threads and sockets, prevents b
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 import threading
@@ -56,6 +57,16 @@ class SessionHandler(SequentialThreadingHandler):  # type: ignore[misc]
     def refuse_connections(self) -> None:
         """Refuse all new connections."""
         self._refuse.set()
+
+    def spawn(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> threading.Thread:
+        """Start a thread of kazoo. A server that demands SASL and refuses the credentials ends it without an error."""
+
+        def run() -> None:
+            with contextlib.suppress(kazoo.SessionClosedRequireSaslError):  # kazoo has logged it
+                func(*args, **kwargs)
+
+        thread: threading.Thread = super().spawn(run)
+        return thread
 
     def create_connection(
         self, address: tuple[str, int], hostname: str | None = None, timeout: float | None = None, **_: object
@@ -142,6 +153,10 @@ _MESSAGES: Final[dict[Any, tuple[type[MillraceError], str]]] = {
     kazoo.BadArgumentsError: (InvalidRequestError, "ZooKeeper refuses {path}, because it is not a valid node path"),
     kazoo.NoAuthError: (AccessDeniedError, "ZooKeeper denies access to {path}: check its ACL and zookeeper.sasl.*"),
     kazoo.AuthFailedError: (AccessDeniedError, "ZooKeeper refuses the credentials: check zookeeper.sasl.*"),
+    kazoo.SessionClosedRequireSaslError: (
+        AccessDeniedError,
+        "ZooKeeper demands authentication for {path}: set zookeeper.sasl.mechanism, .username and .password",
+    ),
     kazoo.SessionExpiredError: (SessionExpiredError, "the session had expired at {path}: open a new one"),
 }
 

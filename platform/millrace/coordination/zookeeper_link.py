@@ -217,8 +217,18 @@ class SessionLink:
             elif state == KazooState.SUSPENDED:
                 self._set_state(SessionState.SUSPENDED)
             else:
-                self._access_denied = self.client.client_state == KeeperState.AUTH_FAILED
+                self._access_denied = self._is_refused()
                 self._set_state(SessionState.EXPIRED)
+
+    def _is_refused(self) -> bool:
+        """Return whether the credentials are the reason of the session's end.
+
+        A server with ``enforce.auth.enabled`` refuses them by an error that kazoo does not know in SASL. The
+        connection's thread then ends amid SASL. An expiry is another state.
+        """
+        sasl = getattr(self.client, "sasl_cli", None)
+        has_ended_amid = self.client.client_state == KeeperState.CLOSED and sasl is not None and not sasl.complete
+        return has_ended_amid or self.client.client_state == KeeperState.AUTH_FAILED
 
     def _end(self, state: SessionState) -> None:
         with self._changed:

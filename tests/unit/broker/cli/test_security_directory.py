@@ -12,6 +12,7 @@ from millrace.config.base import read_properties
 from millrace.config.broker import BrokerConfig
 from millrace.config.client import ClientConfig
 from millrace.config.listener_options import parse_scram_credentials
+from millrace.config.references import resolve_references
 from millrace.errors import ClusterAuthorizationError, EnvironmentProblemError, InvalidConfigError, UsageError
 from millrace.security.scram import ScramCredential
 from millrace.security.stores import certificates_of, decode_stores, read_stores
@@ -281,3 +282,31 @@ def test_a_directory_is_found_with_its_location(files: SecurityDirectory, tmp_pa
 def test_a_missing_broker_is_named(files: SecurityDirectory) -> None:
     with pytest.raises(UsageError, match=r"has no broker-3\.properties: it was made for fewer brokers"):
         files.broker_properties(3)
+
+
+def test_the_secret_for_a_local_zookeeper_is_made_once_and_on_no_command_line(tmp_path: Path) -> None:
+    files = SecurityDirectory.at(tmp_path / "security")
+    files.create([Place("localhost", 9092)], [], days=1)
+    assert not files.has_zookeeper_login
+    login = files.zookeeper_login()
+    secret = (files.path / "zookeeper.secret").read_text()
+    assert len(secret) == 32
+    assert f'user_broker="{secret}";' in login.jaas.read_text()
+    assert secret not in "".join(login.broker_options.values())
+    assert all(stat.S_IMODE((files.path / name).stat().st_mode) == 0o600 for name in (login.jaas, "zookeeper.secret"))
+    config = BrokerConfig.load(resolve_references({"zookeeper.connect": "localhost", **login.broker_options}))
+    assert config.zookeeper_config is not None
+    assert config.zookeeper_config.zookeeper_sasl_password == secret
+    before = contents(files)
+    assert files.zookeeper_login() == login
+    assert contents(files) == before
+
+
+def test_a_removed_secret_is_replaced_for_zookeeper_and_brokers(tmp_path: Path) -> None:
+    files = SecurityDirectory.at(tmp_path / "security")
+    files.create([Place("localhost", 9092)], [], days=1)
+    earlier = files.zookeeper_login().jaas.read_text()
+    (files.path / "zookeeper.secret").unlink()
+    later = files.zookeeper_login().jaas.read_text()
+    assert later != earlier
+    assert (files.path / "zookeeper.secret").read_text() in later
