@@ -17,10 +17,11 @@ from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admi
 from millrace.errors import EnvironmentProblemError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from millrace.cli.partition_views import PartitionView
     from millrace.clients import TopicDescription
+    from millrace_broker.cli.local_zookeeper import LocalZooKeeper
     from millrace_broker.cli.security_directory import SecurityDirectory
 
 app = command_group("Run and describe clusters.")
@@ -70,23 +71,24 @@ def up(
 
       millrace topics list --client-config millrace-cluster/security/admin.properties
     """
-    from millrace_broker.cli.local_zookeeper import LocalZooKeeper
     from millrace_broker.cli.security_directory import replication_options
 
     if brokers < 1:
         raise UsageError(f"--brokers {brokers}: a cluster has at least one")
-    options = name_values(option, "-o")
+    given = name_values(option, "-o")
     security = _security(data_dir / "security", brokers, port) if secure else None
     for each in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(each) is not signal.SIG_IGN:  # nohup
             signal.signal(each, signal.default_int_handler)  # as for Ctrl-C, so that every started process is stopped
     with contextlib.ExitStack() as stack:
         held: tuple[int, ...] = ()
+        options = {**replication_options(brokers), "zookeeper.connect": zookeeper or ""}
         if zookeeper is None:
-            server = stack.enter_context(LocalZooKeeper(data_dir.absolute() / "zookeeper"))
-            zookeeper, held = server.address, (server.lifeline,)
-            typer.echo(f"ZooKeeper listening on {zookeeper}")
-        options = {**replication_options(brokers), "zookeeper.connect": zookeeper, **options}
+            server, own = _local_zookeeper(data_dir, security)
+            held = (stack.enter_context(server).lifeline,)
+            options |= {"zookeeper.connect": server.address, **own}
+            typer.echo(f"ZooKeeper listening on {server.address}")
+        options |= given
         running = _Brokers(data_dir, port, options, held, security)
         stack.callback(running.stop)
         for number in range(1, brokers + 1):
@@ -96,6 +98,7 @@ def up(
         how = f"bootstrap-server {running.addresses}"
         if security is not None:
             how = f"client-config {security.path / 'admin.properties'}"
+            _warn_of_open_metadata(security, options)
         typer.echo(f"the cluster is up: --{how}", err=True)
         running.wait()
 
@@ -115,6 +118,33 @@ def _security(directory: Path, brokers: int, port: int) -> SecurityDirectory:
     for number in range(1, brokers + 1):
         files.broker_properties(number)
     return files
+
+
+def _local_zookeeper(data_dir: Path, security: SecurityDirectory | None) -> tuple[LocalZooKeeper, Mapping[str, str]]:
+    """Return a ZooKeeper for a cluster, and the options by which its brokers authenticate.
+
+    Raises ``UsageError`` if the cluster was secure before, because its nodes belong to authenticated brokers.
+    """
+    from millrace_broker.cli.local_zookeeper import LocalZooKeeper
+    from millrace_broker.cli.security_directory import SecurityDirectory
+
+    directory = data_dir.absolute() / "zookeeper"
+    if security is not None:
+        login = security.zookeeper_login()
+        return LocalZooKeeper(directory, login.jaas), login.broker_options
+    if SecurityDirectory.at(data_dir / "security").has_zookeeper_login:
+        raise UsageError(f"{data_dir} has the metadata of a secure cluster: add --secure, or name another --data-dir")
+    return LocalZooKeeper(directory), {}
+
+
+def _warn_of_open_metadata(security: SecurityDirectory, options: Mapping[str, str]) -> None:
+    """Print how brokers authenticate to ZooKeeper, if they do not."""
+    from millrace.config.base import read_properties
+    from millrace_broker.cli.security import zookeeper_hint
+
+    given = {**read_properties(security.broker_properties(1)), **options}
+    if not (given.get("zookeeper.sasl.mechanism") or given.get("zookeeper.ssl.keystore.location")):
+        typer.echo(zookeeper_hint(given["zookeeper.connect"], security.path), err=True)
 
 
 @app.command()

@@ -83,6 +83,17 @@ def init(
         f"{directory}/{ADMIN}.properties\nkeep {directory}/ca-key.pem apart: its owner can become any broker and user",
         err=True,
     )
+    if zookeeper:
+        typer.echo(zookeeper_hint(zookeeper, directory), err=True)
+
+
+def zookeeper_hint(zookeeper: str, directory: Path) -> str:
+    """Return a warning about a ZooKeeper that does not know who the brokers are, and the remedy."""
+    return (
+        f"everyone who reaches ZooKeeper at {zookeeper} can change users and ACLs there, unless brokers authenticate: "
+        f"set zookeeper.sasl.* or zookeeper.ssl.*, and zookeeper.set.acl=true, in {directory}/broker-*.properties "
+        '("Authentication to ZooKeeper" in docs/security.md)'
+    )
 
 
 def _place(text: str) -> Place:

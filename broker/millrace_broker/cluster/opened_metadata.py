@@ -19,6 +19,7 @@ from millrace_broker.log import Files, read_meta_properties
 from millrace_broker.log.data_directory import make_directory
 from millrace_broker.metadata import TopicCatalog, registration
 from millrace_broker.runtime import Clock
+from millrace_broker.security import warn_of_open_zookeeper
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +59,7 @@ def open_metadata(
     try:
         zookeeper = config.zookeeper_config
         if zookeeper is not None:
+            warn_of_open_zookeeper(config)
             _check_cluster(session, zookeeper.zookeeper_connect, directories, files)
         registration.ensure_roots(session)
         patience_s = 0.0 if zookeeper is None else zookeeper.connection_timeout_ms / 1000

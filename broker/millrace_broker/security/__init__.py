@@ -21,7 +21,12 @@ from millrace_broker.security.authorizer import (
     open_authorizer,
 )
 from millrace_broker.security.delegation_tokens import DelegationTokens
-from millrace_broker.security.listeners import ListenerAccess, check_authorizer, check_plaintext
+from millrace_broker.security.listeners import (
+    ListenerAccess,
+    check_authorizer,
+    check_plaintext,
+    warn_of_open_zookeeper,
+)
 from millrace_broker.security.principal import ANONYMOUS, KafkaPrincipal
 from millrace_broker.security.sasl import Logins, SaslConversation
 
@@ -41,4 +46,5 @@ __all__ = [
     "check_authorizer",
     "check_plaintext",
     "open_authorizer",
+    "warn_of_open_zookeeper",
 ]

@@ -196,6 +196,23 @@ def check_plaintext(config: BrokerConfig) -> None:
             )
 
 
+def warn_of_open_zookeeper(config: BrokerConfig) -> None:
+    """Log a warning if ACLs and users are in a ZooKeeper beyond loopback that does not know who the broker is.
+
+    It resolves names of hosts, so it may block.
+    """
+    zookeeper = config.zookeeper_config
+    if not config.authorizer_class_name or zookeeper is None or zookeeper.authenticates:
+        return
+    if not zookeeper.address.is_loopback:
+        _logger.warning(
+            "this broker does not authenticate to ZooKeeper at %s, so everyone who reaches it can change users and "
+            "ACLs there: set zookeeper.sasl.mechanism, .username and .password, or zookeeper.ssl.client.enable=true "
+            "and zookeeper.ssl.keystore.location, and zookeeper.set.acl=true",
+            zookeeper.address.hosts,
+        )
+
+
 def check_authorizer(config: BrokerConfig) -> None:
     """Raise ``InvalidConfigError`` if a listener is not on loopback, and there is no authorizer."""
     if config.authorizer_class_name:

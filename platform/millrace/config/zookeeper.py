@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from millrace.config.base import Config
 from millrace.config.integers import INT_MAX
+from millrace.config.loopback import is_loopback
 from millrace.config.security_options import StoreType
 from millrace.config.validators import UPPER_CASE, parsed_by
 
@@ -44,6 +45,12 @@ class ZooKeeperAddress(NamedTuple):
             raise ValueError(f"{text!r} has a wrong chroot: expected /name/name without empty, . or .. parts")
         hosts = [host if ":" in host and not host.endswith("]") else f"{host}:{_DEFAULT_PORT}" for host in hosts]
         return cls(",".join(hosts), chroot)
+
+    @property
+    def is_loopback(self) -> bool:
+        """True if only this machine reaches the ensemble. It resolves the names of the hosts."""
+        names = (host.rpartition(":")[0].strip("[]") for host in self.hosts.split(","))
+        return all(map(is_loopback, names))
 
 
 class ZooKeeperConfig(Config):
@@ -112,8 +119,7 @@ class ZooKeeperConfig(Config):
 
     @model_validator(mode="after")
     def _check_together(self) -> ZooKeeperConfig:
-        has_certificate = self.zookeeper_ssl_client_enable and self.zookeeper_ssl_keystore_location
-        if self.zookeeper_set_acl and not (self.zookeeper_sasl_mechanism or has_certificate):
+        if self.zookeeper_set_acl and not self.authenticates:
             raise ValueError(
                 "zookeeper.set.acl=true needs an owner of the nodes: set zookeeper.sasl.mechanism, or "
                 "zookeeper.ssl.client.enable=true and zookeeper.ssl.keystore.location"
@@ -121,6 +127,12 @@ class ZooKeeperConfig(Config):
         if self.zookeeper_sasl_mechanism == "DIGEST-MD5" and not self.zookeeper_sasl_username:
             raise ValueError("zookeeper.sasl.mechanism=DIGEST-MD5 needs zookeeper.sasl.username and .password")
         return self
+
+    @property
+    def authenticates(self) -> bool:
+        """True if the broker proves to ZooKeeper who it is, by SASL or by a certificate."""
+        has_certificate = self.zookeeper_ssl_client_enable and bool(self.zookeeper_ssl_keystore_location)
+        return bool(self.zookeeper_sasl_mechanism) or has_certificate
 
     @property
     def address(self) -> ZooKeeperAddress:

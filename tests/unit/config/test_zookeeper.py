@@ -18,6 +18,14 @@ def test_addresses_name_servers_and_a_chroot(text: str, hosts: str, chroot: str)
     assert ZooKeeperAddress.parse(text) == (hosts, chroot)
 
 
+@pytest.mark.parametrize(
+    ("text", "is_loopback"),
+    [("127.0.0.1:1/chroot", True), ("localhost,[::1]:7,[::1]", True), ("127.0.0.1:1,203.0.113.7:1", False)],
+)
+def test_an_ensemble_is_on_loopback_if_all_servers_are(text: str, is_loopback: bool) -> None:
+    assert ZooKeeperAddress.parse(text).is_loopback is is_loopback
+
+
 @pytest.mark.parametrize("text", ["", "/kafka", "a,,b", "a:x", "a:0", "a:99999", "a:1//b", "a:1/.."])
 def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(InvalidConfigError, match=r"zookeeper\.connect="):

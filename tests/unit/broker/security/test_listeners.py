@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from millrace.config.broker import BrokerConfig
-from millrace_broker.security import ANONYMOUS, KafkaPrincipal, ListenerAccess
+from millrace_broker.security import (
+    ACL_AUTHORIZER,
+    ANONYMOUS,
+    KafkaPrincipal,
+    ListenerAccess,
+    warn_of_open_zookeeper,
+)
 
 from ....certificates import Authority
 
@@ -71,4 +77,41 @@ def test_a_listener_with_sasl_ssl_tells_that_it_asks_for_no_certificates(
     caplog.clear()
     assert verification(**{"listener.name.sasl_ssl.ssl.client.auth": "required"}) is ssl.CERT_REQUIRED
     assert verification(**{"ssl.client.auth": "none"}) is ssl.CERT_NONE
+    assert not caplog.text
+
+
+AUTHORIZED = {"authorizer.class.name": ACL_AUTHORIZER, "zookeeper.connect": "127.0.0.1:2181,203.0.113.7:2181/millrace"}
+
+
+def test_a_broker_warns_of_acls_in_a_zookeeper_that_does_not_know_it(caplog: pytest.LogCaptureFixture) -> None:
+    warn_of_open_zookeeper(BrokerConfig.load(AUTHORIZED))
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "does not authenticate to ZooKeeper at 127.0.0.1:2181,203.0.113.7:2181" in caplog.text
+    assert "set zookeeper.sasl.mechanism, .username and .password, or zookeeper.ssl.client.enable=true" in caplog.text
+
+
+def test_encryption_alone_tells_zookeeper_nothing_of_the_broker(caplog: pytest.LogCaptureFixture) -> None:
+    warn_of_open_zookeeper(BrokerConfig.load({**AUTHORIZED, "zookeeper.ssl.client.enable": "true"}))
+    assert "does not authenticate" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"zookeeper.connect": "127.0.0.1:2181,[::1]:2181"},
+        {"zookeeper.connect": ""},
+        {"authorizer.class.name": ""},
+        {
+            "zookeeper.sasl.mechanism": "DIGEST-MD5",
+            "zookeeper.sasl.username": "broker",
+            "zookeeper.sasl.password": "secret",
+        },
+        {"zookeeper.ssl.client.enable": "true", "zookeeper.ssl.keystore.location": "broker-1.pem"},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_a_zookeeper_that_is_not_open_is_no_reason_to_warn(
+    options: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_of_open_zookeeper(BrokerConfig.load({**AUTHORIZED, **options}))
     assert not caplog.text
