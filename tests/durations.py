@@ -38,9 +38,9 @@ def file_of(nodeid: str) -> str:
 
 
 class Recorder:
-    """A plugin that sums the durations of each file's tests, and writes them if no test has failed.
+    """A plugin that sums the durations of each file's tests.
 
-    A failed test may have waited for minutes.
+    It writes them if no test has failed, because a failed test may have waited for minutes.
     """
 
     def __init__(self) -> None:

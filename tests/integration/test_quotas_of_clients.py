@@ -1,4 +1,4 @@
-"""Tests of quotas of the asyncio clients and of share consumers, which wait as the broker wants."""
+"""Tests of quotas of the asyncio clients and of share consumers."""
 
 from __future__ import annotations
 
