@@ -5,8 +5,8 @@ codes: 0 success, 1 failure (one line on standard error), 2 wrong usage.
 
 Commands: ``topics`` (with ``partition_views``, ``record_deletion``), ``produce`` (``csv_input``, ``json_input``),
 ``consume`` (``consume_range``, ``record_formats``), ``groups`` (``group_views``, ``group_resets``,
-``position_options``), ``configs``, ``schemas``, ``transactions``, ``delegation_tokens``, ``perf`` and ``paths``. The
-broker, the Spark source and the DSL have commands of their own.
+``position_options``), ``configs`` (``scram_options``), ``schemas``, ``transactions``, ``delegation_tokens``, ``perf``
+and ``paths``. The broker, the Spark source and the DSL have commands of their own.
 
-Common parts: ``command_group``, ``options``, ``output``, ``tool_files``.
+Common parts: ``command_group``, ``options``, ``secret_options``, ``output``, ``tool_files``.
 """

@@ -10,13 +10,19 @@ import typer
 
 from millrace.cli.command_group import command_group
 from millrace.cli.options import AsJson, BootstrapServer, ClientConfigFile, admin_client, list_changes, name_values
+from millrace.cli.secret_options import refuse_secrets
 from millrace.config.base import read_properties
 from millrace.config.properties import parse_properties
-from millrace.errors import UsageError
-from millrace.quotas import CLIENT_ID, IP, USER, Match, QuotaEntity, QuotaFilter
+from millrace.config.references import resolve_references
+from millrace.config.secrets import is_secret
+from millrace.errors import InvalidRequestError, MillraceError, UsageError
+from millrace.quotas import CLIENT_ID, IP, USER, Match, QuotaEntity, QuotaFilter, check_key
+from millrace.security.scram import MECHANISM_NUMBERS
 
 if TYPE_CHECKING:
-    from millrace.clients import ConfigValue
+    from collections.abc import Collection, Mapping
+
+    from millrace.clients import Admin, ConfigValue
 
 app = command_group("Show and change configurations.")
 
@@ -35,12 +41,24 @@ Name = Annotated[
     typer.Argument(
         metavar="NAME",
         help="A topic, a broker's id (with brokers `default`: all brokers), a group, or a user, client id or address "
-        "with quotas (`default`: each one without quotas of its own).",
+        "with quotas (`default`: each one without quotas of its own). A user also has SCRAM credentials.",
     ),
 ]
 OfClient = Annotated[
     str | None,
     typer.Option("--client", metavar="ID", help="With users: the user's connections with this client id (`default`)."),
+]
+Add = Annotated[list[str] | None, typer.Option("--add", metavar="NAME=VALUE", help="Option to set. Repeatable.")]
+Delete = Annotated[
+    list[str] | None, typer.Option("--delete", metavar="NAME", help="Option to return to its default. Repeatable.")
+]
+Append = Annotated[
+    list[str] | None,
+    typer.Option("--append", metavar="NAME=VALUE", help="Elements to add to the list of an option. Repeatable."),
+]
+Subtract = Annotated[
+    list[str] | None,
+    typer.Option("--subtract", metavar="NAME=VALUE", help="Elements to remove from the list of an option. Repeatable."),
 ]
 AddFile = Annotated[
     Path | None,
@@ -71,12 +89,15 @@ def describe(
 
       millrace configs describe brokers 1 --all --synonyms
 
+      millrace configs describe users alice
+
       millrace configs describe users alice --client reports
     """
     from millrace.cli.output import print_json, print_table
 
     if kind in _QUOTA_KINDS:
-        _describe_quotas(_entity(kind, name, client), bootstrap_server, client_config, as_json=as_json)
+        with admin_client(bootstrap_server, client_config) as admin:
+            _describe_entity(admin, _entity(kind, name, client), as_json=as_json)
         return
     with admin_client(bootstrap_server, client_config) as admin:
         found = admin.describe_configs(_resource_name(kind, name), resource=_resource(kind))
@@ -99,28 +120,17 @@ def _shown(option: ConfigValue, value: str) -> str:
     return "(hidden)" if option.is_sensitive else value
 
 
-@app.command()
+@app.command(context_settings={"allow_extra_args": True})
 def alter(
+    context: typer.Context,
     kind: Kind,
     name: Name,
     client: OfClient = None,
-    add: Annotated[
-        list[str] | None, typer.Option("--add", metavar="NAME=VALUE", help="Option to set. Repeatable.")
-    ] = None,
+    add: Add = None,
     add_file: AddFile = None,
-    delete: Annotated[
-        list[str] | None, typer.Option("--delete", metavar="NAME", help="Option to return to its default. Repeatable.")
-    ] = None,
-    append: Annotated[
-        list[str] | None,
-        typer.Option("--append", metavar="NAME=VALUE", help="Elements to add to the list of an option. Repeatable."),
-    ] = None,
-    subtract: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--subtract", metavar="NAME=VALUE", help="Elements to remove from the list of an option. Repeatable."
-        ),
-    ] = None,
+    delete: Delete = None,
+    append: Append = None,
+    subtract: Subtract = None,
     validate_only: Annotated[
         bool, typer.Option("--validate-only", help="Validate the changes, and make none.")
     ] = False,
@@ -128,6 +138,8 @@ def alter(
     client_config: ClientConfigFile = None,
 ) -> None:
     """Set options, and return other options to their defaults. If one change is refused, none is made.
+
+    A password may be in a file, or a reference in place of the value: `${env:NAME}`, `${file:PATH:PROPERTY}`.
 
     Examples:
 
@@ -145,47 +157,79 @@ def alter(
 
       millrace configs alter users alice --add producer_byte_rate=1048576
 
+      millrace configs alter users alice --add 'SCRAM-SHA-512=[iterations=8192,password=${env:ALICE_PASSWORD}]'
+
+      millrace configs alter users alice --delete SCRAM-SHA-256
+
       millrace configs alter ips default --add connection_creation_rate=20
     """
+    if context.args:  # typer's own error would show a password
+        raise UsageError("there is an argument behind the name: give changes with --add, --add-file or --delete")
     if not (add or add_file or delete or append or subtract):
         raise UsageError("name a change: use --add, --add-file, --delete, --append or --subtract")
     done = "the broker accepts these changes of" if validate_only else "changed"
-    values = _added(add, add_file)
+    values = _added(kind, add, add_file)
     if kind in _QUOTA_KINDS:
         if append or subtract:
             raise UsageError("quotas are numbers and no lists: use --add and --delete")
-        entity, quotas = _entity(kind, name, client), {key: _number(key, text) for key, text in values.items()}
+        entity = _entity(kind, name, client)
         with admin_client(bootstrap_server, client_config) as admin:
-            admin.alter_client_quotas(entity, quotas, remove=delete or (), validate_only=validate_only)
-        typer.echo(f"{done} the quotas of {entity}")
+            what = _alter_entity(admin, entity, values, delete or (), validate_only=validate_only)
+        typer.echo(f"{done} the {what} of {entity}")
         return
     with admin_client(bootstrap_server, client_config) as admin:
         admin.alter_configs(
             _resource_name(kind, name),
             values,
             delete=delete or (),
-            append=list_changes(append, "--append"),
-            subtract=list_changes(subtract, "--subtract"),
+            append=_changes(kind, append, "--append"),
+            subtract=_changes(kind, subtract, "--subtract"),
             resource=_resource(kind),
             validate_only=validate_only,
         )
     typer.echo(f"{done} {name}")
 
 
-def _added(add: list[str] | None, file: Path | None) -> dict[str, str]:
-    """Return the options to set, of the command line and of the file. Raises ``UsageError``."""
+def _added(kind: str, add: list[str] | None, file: Path | None) -> dict[str, str]:
+    """Return the options to set, of the command line and of the file, with references to secrets resolved.
+
+    Raises ``UsageError``, for a secret on the command line too.
+    """
     values = name_values(add, "--add")
-    if file is None:
-        return values
-    if str(file) == "-":
-        given = parse_properties(sys.stdin.read(), "the input")
-    else:
-        given = read_properties(file)
-    if not given:
-        raise UsageError(f"{file} has no options: it has lines NAME=VALUE")
-    if twice := sorted(values.keys() & given.keys()):
-        raise UsageError(f"{', '.join(twice)} is set by --add and by {file}: set it once")
-    return {**values, **given}
+    _refuse_secrets(kind, values, "--add")
+    if file is not None:
+        given = parse_properties(sys.stdin.read(), "the input") if str(file) == "-" else read_properties(file)
+        if not given:
+            raise UsageError(f"{file} has no options: it has lines NAME=VALUE")
+        if twice := sorted(values.keys() & given.keys()):
+            raise UsageError(f"{', '.join(twice)} is set by --add and by {file}: set it once")
+        values |= given
+    return values | resolve_references({name: text for name, text in values.items() if _is_secret(kind, name)})
+
+
+def _changes(kind: str, texts: list[str] | None, option: str) -> dict[str, str]:
+    """Return changes of lists. Raises ``UsageError``, for a secret too."""
+    changes = list_changes(texts, option)
+    _refuse_secrets(kind, changes, option)
+    return changes
+
+
+def _refuse_secrets(kind: str, values: Mapping[str, str], option: str) -> None:
+    refuse_secrets(
+        values, option, is_secret=lambda name: _is_secret(kind, name), remedy="with --add-file (`-`: the input)"
+    )
+    if kind == "users":
+        from millrace.cli.scram_options import refuse_scram_passwords
+
+        refuse_scram_passwords(values, option)
+
+
+def _is_secret(kind: str, option: str) -> bool:
+    if kind != "brokers":
+        return is_secret(option)
+    from millrace.config.broker import BrokerConfig
+
+    return BrokerConfig.is_secret(option)
 
 
 def _resource(kind: str) -> str:
@@ -208,25 +252,73 @@ def _entity(kind: str, name: str, client: str | None) -> QuotaEntity:
     return QuotaEntity.of((each, None if text == _DEFAULT else text) for each, text in parts)
 
 
-def _number(key: str, text: str) -> float:
+def _alter_entity(
+    admin: Admin, entity: QuotaEntity, values: Mapping[str, str], delete: Collection[str], *, validate_only: bool
+) -> str:
+    """Change the quotas of an entity, or the SCRAM credentials of a user. Return the name of the changed things.
+
+    Raises ``UsageError``, and the broker's error.
+    """
+    if not any(name in MECHANISM_NUMBERS for name in (*values, *delete)):
+        quotas = {key: _number(entity, key, text) for key, text in values.items()}
+        admin.alter_client_quotas(entity, quotas, remove=delete, validate_only=validate_only)
+        return "quotas"
+    from millrace.cli.scram_options import scram_alterations
+
+    user = _user_of(entity)
+    if user is None:
+        raise UsageError(f"{entity} has no SCRAM credentials: name one user, without --client")
+    if any(name not in MECHANISM_NUMBERS for name in (*values, *delete)):
+        raise UsageError("quotas and SCRAM credentials cannot be changed together: use a command for each")
+    if validate_only:
+        raise UsageError("--validate-only is not for SCRAM credentials: Kafka's call for them only changes them")
+    for error in admin.alter_user_scram_credentials(scram_alterations(user, values, delete)).values():
+        if error is not None:
+            raise error
+    return "SCRAM credentials"
+
+
+def _user_of(entity: QuotaEntity) -> str | None:
+    """Return the user's name if the entity is one user, who may have SCRAM credentials."""
+    kind, name = entity.parts[0]
+    return name if kind == USER and len(entity.parts) == 1 else None
+
+
+def _number(entity: QuotaEntity, key: str, text: str) -> float:
+    """Return the value of a quota. Raises ``UsageError`` without the value, which may be a misplaced password."""
     try:
+        check_key(entity, key)
         return float(text)
+    except InvalidRequestError as error:
+        also = " A user also has SCRAM-SHA-256 and SCRAM-SHA-512" if _user_of(entity) else ""
+        raise UsageError(f"{error.message}.{also}" if also else error.message) from None
     except ValueError:
-        raise UsageError(f"{key}={text}: expected a number") from None
+        raise UsageError(f"{key} of {entity}: expected a number ({entity.keys[key]})") from None
 
 
-def _describe_quotas(
-    entity: QuotaEntity, bootstrap_server: str | None, client_config: Path | None, *, as_json: bool
-) -> None:
+def _describe_entity(admin: Admin, entity: QuotaEntity, *, as_json: bool) -> None:
+    """Print the quotas of an entity, and the SCRAM credentials of a user."""
     from millrace.cli.output import print_json, print_table
 
     filters = [
         QuotaFilter(kind, Match.DEFAULT if name is None else Match.EXACT, name or "") for kind, name in entity.parts
     ]
-    with admin_client(bootstrap_server, client_config) as admin:
-        found = admin.describe_client_quotas(filters, strict=True).get(entity, {})
+    found = admin.describe_client_quotas(filters, strict=True).get(entity, {})
     rows = [(key, f"{value:.15g}", entity.keys[key]) for key, value in sorted(found.items())]
+    rows += [(mechanism, f"iterations={count}", "") for mechanism, count in _credentials(admin, entity).items()]
     if as_json:
         print_json([dict(zip(("name", "value", "limits"), row, strict=True)) for row in rows])
     else:
-        print_table(["QUOTA", "VALUE", "LIMITS"], rows)
+        print_table(["OPTION", "VALUE", "LIMITS"], rows)
+
+
+def _credentials(admin: Admin, entity: QuotaEntity) -> dict[str, int]:
+    """Return the iterations of a user's SCRAM credentials by mechanism. An error does not hide the quotas."""
+    user = _user_of(entity)
+    if user is None:
+        return {}
+    try:
+        return admin.describe_user_scram_credentials([user]).get(user, {})
+    except MillraceError as error:
+        typer.echo(f"the SCRAM credentials of {entity} are not shown: {error.message}", err=True)
+        return {}

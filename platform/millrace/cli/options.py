@@ -46,10 +46,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def name_value(text: str, option: str) -> tuple[str, str]:
-    """Split ``name=value``; raises ``UsageError`` that names the command's option."""
+    """Split ``name=value``. Raises ``UsageError``, which does not show the text, because it may be a secret."""
     name, separator, value = text.partition("=")
     if not separator or not name.strip():
-        raise UsageError(f"{option} {text}: expected NAME=VALUE")
+        raise UsageError(f"{option}: expected NAME=VALUE. The given text is not shown, because it may be a secret")
     return name.strip(), value.strip()
 
 

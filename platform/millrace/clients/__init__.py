@@ -9,9 +9,10 @@
 * ``grouped_by_topic``   partitions and offsets grouped by topic, as requests name them
 * ``admin``         topics, schemas, configuration. More calls of it are in ``log_operations`` (with ``epoch_ends``,
                     ``ranges``, ``record_deletion``), ``groups``, ``transactions``, ``cluster_operations``,
-                    ``acl_operations``, ``quota_operations`` and ``payload_schemas``
+                    ``acl_operations``, ``quota_operations``, ``scram_credentials`` (by calls of Kafka) and
+                    ``payload_schemas``
 * ``request_numbers``  errors of numbers that no request can hold
-* ``delegation_tokens``, ``scram_credentials``  administration by calls of Kafka
+* ``delegation_tokens``  administration by calls of Kafka
 * ``producer``      the interface of the producer; ``producing`` holds its internals
 * ``consumer``      topics to records or Arrow tables; ``consuming`` holds its internals
 * ``share_consumer``  topics as queues; ``sharing`` holds its internals
@@ -58,6 +59,7 @@ from millrace.clients.producing.futures import SendFuture
 from millrace.clients.producing.interceptors import ProducerInterceptor
 from millrace.clients.producing.partitioning import Partitioner, RoundRobinPartitioner
 from millrace.clients.schema_cache import SchemaCache
+from millrace.clients.scram_credentials import UserScramCredentialDeletion, UserScramCredentialUpsertion
 from millrace.clients.share_consumer import ShareConsumer
 from millrace.clients.sharing.acknowledgements import AcknowledgeType
 
@@ -101,6 +103,8 @@ __all__ = [
     "TopicDescription",
     "TopicPartition",
     "TopicSchema",
+    "UserScramCredentialDeletion",
+    "UserScramCredentialUpsertion",
 ]
 
 _PAYLOAD_NAMES: Final = ("PayloadRegistry", "RegisteredSchema", "SchemaReference")

@@ -22,6 +22,7 @@ from millrace.clients.model import (
 from millrace.clients.payload_schemas import PayloadSchemaOperations
 from millrace.clients.quota_operations import QuotaOperations
 from millrace.clients.request_numbers import numbers_checked
+from millrace.clients.scram_credentials import ScramOperations
 from millrace.clients.transactions.operations import TransactionOperations
 from millrace.config.client import ClientConfig
 from millrace.errors import UnknownServerError, UsageError
@@ -47,11 +48,12 @@ class Admin(
     ClusterOperations,
     AclOperations,
     QuotaOperations,
+    ScramOperations,
 ):
     """Administration client of a cluster (Kafka's ``Admin``). Thread safe.
 
-    It has operations on topics, groups, transactions, ACLs, quotas and the cluster. ``config`` is ``bootstrap.servers``
-    or a mapping of ``ClientConfig``'s options. Close the client when done, or use it in ``with``.
+    It has operations on topics, groups, transactions, ACLs, quotas, SCRAM credentials and the cluster. ``config`` is
+    ``bootstrap.servers`` or a mapping of ``ClientConfig``'s options. Close the client when done, or use it in ``with``.
     """
 
     def __init__(self, config: str | Mapping[str, Any]) -> None:
