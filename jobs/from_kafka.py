@@ -13,7 +13,8 @@ Then run it once more with --groups, and start producers and consumers here.
 
   python jobs/from_kafka.py --kafka-bootstrap-servers kafka:9092 --topic orders
   python jobs/from_kafka.py --kafka-bootstrap-servers kafka:9092 --topic orders --groups all \
-      --kafka-option security.protocol=SASL_SSL --map-file orders-offsets.json
+      --kafka-option security.protocol=SASL_SSL --kafka-option 'sasl.password=${env:KAFKA_PASSWORD}' \
+      --map-file orders-offsets.json
 
 confluent-kafka reads Kafka (pip install 'millrace[kafka]'). The job needs no Spark. Exit codes: 0 done or stopped,
 1 failed (the reason is on standard error), 2 wrong arguments.
@@ -31,6 +32,7 @@ from typing import Annotated
 from typer import Option
 
 from millrace.clients import Admin
+from millrace.config.references import resolve_references
 from millrace.migration import KafkaTopic, OffsetsMap, TopicCopy, carry_groups_over
 from pyspark_millrace.job import (
     JobArguments,
@@ -92,7 +94,8 @@ def run(arguments: Arguments, stopping: Event) -> None:
     """Copy the topic, then migrate the groups."""
     target = arguments.target or arguments.topic
     config = {**arguments.client_options, **pairs(arguments.option), "bootstrap.servers": arguments.servers}
-    kafka = KafkaTopic(arguments.kafka_bootstrap_servers, arguments.topic, pairs(arguments.kafka_option))
+    kafka_options = resolve_references(pairs(arguments.kafka_option))
+    kafka = KafkaTopic(arguments.kafka_bootstrap_servers, arguments.topic, kafka_options)
     with kafka:
         copy = TopicCopy(
             kafka,

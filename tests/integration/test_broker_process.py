@@ -179,7 +179,7 @@ def test_a_directory_that_cannot_be_made_is_refused(start: Callable[..., Process
     [
         (["-o", "no.such=1"], 1, "no.such"),
         (["-o", "num.partitions=many"], 1, "num.partitions='many'"),
-        (["-o", "nonsense"], 2, "name=value"),
+        (["-o", "nonsense"], 2, "expected NAME=VALUE"),
         (["--config", "/does/not/exist"], 1, "/does/not/exist"),
         (["--log-level", "LOUD"], 2, "LOUD"),
         (["--no-such-option"], 2, "no-such-option"),

@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -117,11 +117,12 @@ def load_config(config: Path | None, *, data_dir: str | None, listen: str | None
     if listen is not None:
         for name in _OF_LISTENERS:
             values.pop(name, None)
-    for text in options:
-        name, separator, value = text.partition("=")
-        if not separator:
-            raise UsageError(f"-o {text}: expected name=value")
-        values[name.strip()] = value.strip()
+    if options:
+        from millrace.cli.options import name_value
+
+        given = dict(name_value(text, "-o") for text in options)
+        refuse_broker_secrets(given)
+        values.update(given)
     if data_dir is not None:
         values["log.dirs"] = data_dir
     if listen is not None:
@@ -130,6 +131,14 @@ def load_config(config: Path | None, *, data_dir: str | None, listen: str | None
         except ValueError as error:
             raise UsageError(f"--listen {error}") from None
     return BrokerConfig.load(resolve_references(values))
+
+
+def refuse_broker_secrets(options: Mapping[str, str]) -> None:
+    """Raise ``UsageError`` if an option of the command line is secret. Brokers resolve no references."""
+    from millrace.cli.secret_options import refuse_secrets
+    from millrace.config.broker import BrokerConfig
+
+    refuse_secrets(options, "-o", is_secret=BrokerConfig.is_secret, file="in the file of --config", may_refer=False)
 
 
 async def _run(config: BrokerConfig, *, until_input_ends: bool) -> None:

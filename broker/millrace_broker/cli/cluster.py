@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -31,6 +32,17 @@ _DAYS = 365
 """Validity of the certificates of a cluster on this machine."""
 
 
+ConfigOfAll = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Properties file with options of all brokers, such as passwords.")
+]
+OptionsOfAll = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option", "-o", metavar="NAME=VALUE", help="Option of all brokers. It overrides the file. Repeatable."
+    ),
+]
+
+
 @app.command()
 def up(
     brokers: Annotated[int, typer.Option(help="How many brokers.")] = 3,
@@ -44,10 +56,8 @@ def up(
         str | None,
         typer.Option(metavar="HOST:PORT/CHROOT", help="Address of a running ZooKeeper, instead of starting one."),
     ] = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option("--option", "-o", metavar="NAME=VALUE", help="Option of all brokers. Repeatable."),
-    ] = None,
+    config: ConfigOfAll = None,
+    option: OptionsOfAll = None,
     secure: Annotated[
         bool,
         typer.Option(
@@ -67,6 +77,8 @@ def up(
 
       millrace topics create orders --partitions 6 --replication-factor 3 -b localhost:9092
 
+      millrace cluster up --config brokers.properties -o log.retention.hours=24
+
       millrace cluster up --secure
 
       millrace topics list --client-config millrace-cluster/security/admin.properties
@@ -75,7 +87,7 @@ def up(
 
     if brokers < 1:
         raise UsageError(f"--brokers {brokers}: a cluster has at least one")
-    given = name_values(option, "-o")
+    given = _options_of_all(config, option)
     security = _security(data_dir / "security", brokers, port) if secure else None
     for each in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(each) is not signal.SIG_IGN:  # nohup
@@ -101,6 +113,16 @@ def up(
             _warn_of_open_metadata(security, options)
         typer.echo(f"the cluster is up: --{how}", err=True)
         running.wait()
+
+
+def _options_of_all(config: Path | None, options: list[str] | None) -> dict[str, str]:
+    """Return the options of the file and of the command line. Raises ``UsageError``, and ``InvalidConfigError``."""
+    from millrace.config.base import read_properties
+    from millrace_broker.cli.broker import refuse_broker_secrets
+
+    given = name_values(options, "-o")
+    refuse_broker_secrets(given)
+    return {**({} if config is None else read_properties(config)), **given}
 
 
 def _security(directory: Path, brokers: int, port: int) -> SecurityDirectory:
@@ -197,14 +219,39 @@ class _Brokers:
         security: SecurityDirectory | None,
     ) -> None:
         """Prepare the broker processes, which keep the file descriptors ``held`` open."""
+        from millrace.config.broker import BrokerConfig
+
         self._held = held
         self._security = security
         self._data_dir = data_dir
         self._first_port = first_port
-        self._options = options
+        self._secrets = {name: value for name, value in options.items() if BrokerConfig.is_secret(name)}
+        self._options = {name: value for name, value in options.items() if name not in self._secrets}
         self._processes: dict[int, subprocess.Popen[str]] = {}
         self._listening: list[str] = []
+        self._made: list[Path] = []
         self._ended = threading.Event()
+
+    def _config(self, number: int) -> Path | None:
+        """Return the properties file of a broker, None for the default one.
+
+        Only files have secrets, because every user of the machine can see a command.
+        """
+        from millrace.cli.paths import conf_dir
+        from millrace.config.base import read_properties
+        from millrace.config.properties import escaped_value
+        from millrace_broker.cli.broker import DEFAULT_FILE
+
+        base = None if self._security is None else self._security.broker_properties(number)
+        if not self._secrets:
+            return base
+        values = {**read_properties(base or conf_dir() / DEFAULT_FILE), **self._secrets}
+        path = self._data_dir / f"broker-{number}.properties"
+        path.unlink(missing_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.writelines(f"{name}={escaped_value(value)}\n" for name, value in values.items())
+        self._made.append(path)
+        return path
 
     def start(self, number: int) -> None:
         """Start a broker."""
@@ -215,9 +262,8 @@ class _Brokers:
         command += ["--until-input-ends"]
         if self._security is None:
             command += ["--listen", f"127.0.0.1:{port}"]
-        else:
-            # Only the file has secrets, because every user of the machine can see a command.
-            command += ["--config", str(self._security.broker_properties(number))]
+        if (config := self._config(number)) is not None:
+            command += ["--config", str(config)]
         for name, value in {**self._options, "broker.id": str(number)}.items():
             command += ["-o", f"{name}={value}"]
         with directory.with_suffix(".log").open("a") as log:
@@ -275,6 +321,8 @@ class _Brokers:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        for path in self._made:
+            path.unlink(missing_ok=True)
 
 
 @app.command()

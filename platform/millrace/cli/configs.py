@@ -216,7 +216,7 @@ def _changes(kind: str, texts: list[str] | None, option: str) -> dict[str, str]:
 
 def _refuse_secrets(kind: str, values: Mapping[str, str], option: str) -> None:
     refuse_secrets(
-        values, option, is_secret=lambda name: _is_secret(kind, name), remedy="with --add-file (`-`: the input)"
+        values, option, is_secret=lambda name: _is_secret(kind, name), file="with --add-file (`-`: the input)"
     )
     if kind == "users":
         from millrace.cli.scram_options import refuse_scram_passwords

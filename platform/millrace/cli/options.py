@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from millrace.cli.secret_options import refuse_secrets
 from millrace.config.base import Config, option_name, read_properties
 from millrace.errors import UsageError
 
@@ -39,7 +40,10 @@ ClientConfigFile = Annotated[
 ClientOptions = Annotated[
     list[str] | None,
     typer.Option(
-        "--option", "-o", metavar="NAME=VALUE", help="Option of the client. It overrides the file. Repeatable."
+        "--option",
+        "-o",
+        metavar="NAME=VALUE",
+        help="Option of the client. It overrides the file. For a secret give a reference. Repeatable.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -89,12 +93,14 @@ def client_config(
     """Combine a client's options from the command's own, the file, ``-o``, and ``--bootstrap-server``.
 
     The file may hold options of all kinds of clients; options that ``kind`` does not have are ignored. The file
-    reader refuses an option that no client has.
+    reader refuses an option that no client has. A secret that is given by ``-o`` is refused (``UsageError``).
     """
     known = set(kind.option_names())
     values: dict[str, Any] = {option_name(name): value for name, value in defaults.items()}
     values.update((name, value) for name, value in _file_options(file).items() if name in known)
-    values.update(name_values(options, "-o"))
+    given = name_values(options, "-o")
+    refuse_secrets(given, "-o", is_secret=kind.is_secret, file="in the file of --client-config")
+    values.update(given)
     if bootstrap:
         values["bootstrap.servers"] = bootstrap
     return values

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from millrace.cli.secret_options import REFERENCES, refused
+from millrace.cli.secret_options import refused
 from millrace.clients.scram_credentials import UserScramCredentialDeletion, UserScramCredentialUpsertion
 from millrace.config.references import resolve_references
 from millrace.config.secrets import holds_secret
@@ -31,7 +31,7 @@ def refuse_scram_passwords(values: Mapping[str, str], option: str) -> None:
     """Raise ``UsageError`` if a password is on the command line, and no reference to one."""
     for name, value in values.items():
         if is_scram(name) and holds_secret(name, _parts(name, value)[1]):
-            raise refused(f"{option} {name}", f"with --add-file (`-`: the input), or as {REFERENCES}")
+            raise refused(f"{option} {name}", "with --add-file (`-`: the input)")
 
 
 def scram_alterations(

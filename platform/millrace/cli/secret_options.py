@@ -5,26 +5,40 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from millrace.config.secrets import holds_secret
+from millrace.config.secrets import REFERENCE, holds_secret
 from millrace.errors import UsageError
 
-REFERENCES: Final = "a reference (${env:NAME}, ${file:PATH:PROPERTY} or ${directory:PATH:FILE})"
+_REFERENCES: Final = "a reference (${env:NAME}, ${file:PATH:PROPERTY} or ${directory:PATH:FILE})"
 
 
 def refuse_secrets(
-    values: Mapping[str, str], option: str, *, is_secret: Callable[[str], bool], remedy: str, may_refer: bool = True
+    values: Mapping[str, str],
+    option: str,
+    *,
+    is_secret: Callable[[str], bool],
+    file: str | None,
+    may_refer: bool = True,
 ) -> None:
     """Raise ``UsageError`` if a value given by ``option`` is a secret. The error has its name and the remedy.
 
-    ``may_refer`` accepts references. Code that resolves no references would take them as the secret.
+    ``file`` describes the place for secrets. ``may_refer`` accepts references, as far as the options are resolved.
     """
     for name, value in values.items():
-        if value and is_secret(name) and (holds_secret(name, value) or not may_refer):
-            raise refused(f"{option} {name}", f"{remedy}, or as {REFERENCES}" if may_refer else remedy)
+        if is_secret(name) and (holds_secret(name, value) or (not may_refer and REFERENCE.search(value))):
+            raise refused(f"{option} {name}", file, may_refer=may_refer)
 
 
-def refused(what: str, remedy: str) -> UsageError:
+def is_client_secret(option: str) -> bool:
+    """Return whether a client's option is secret, also as an option of Spark's sources and sinks (``kafka.``)."""
+    from millrace.config.client import ConsumerConfig
+
+    return ConsumerConfig.is_secret(option.removeprefix("kafka."))
+
+
+def refused(what: str, file: str | None, *, may_refer: bool = True) -> UsageError:
     """Return the error of a secret that is on the command line."""
+    ways = [*([file] if file else []), *([f"as {_REFERENCES}"] if may_refer else [])]
     return UsageError(
-        f"{what}: the value is a secret, and all users of this machine can see a command line: give it {remedy}"
+        f"{what}: the value is a secret, and all users of this machine can see a command line: give it "
+        + ", or ".join(ways)
     )

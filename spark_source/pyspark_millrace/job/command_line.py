@@ -25,10 +25,11 @@ import typer
 from typer import Option
 from typer.models import OptionInfo
 
+from millrace.cli.secret_options import is_client_secret, refuse_secrets
 from millrace.config.base import read_properties
 from millrace.config.client import ClientConfig
 from millrace.config.secrets import is_secret
-from millrace.errors import InvalidConfigError
+from millrace.errors import InvalidConfigError, UsageError
 
 if TYPE_CHECKING:
     from pyspark_millrace.delta import Compaction
@@ -45,7 +46,7 @@ _TRUE, _FALSE = "true", "false"
 def _checked_pairs(given: list[str]) -> list[str]:
     for text in given:
         if "=" not in text:
-            raise typer.BadParameter(f"{text}: expected {_PAIR}")
+            raise typer.BadParameter(f"expected {_PAIR}. The given text is not shown, because it may be a secret")
     return given
 
 
@@ -171,15 +172,42 @@ def parse_arguments(
         sys.stderr.write(f"error: {error.message}\n")
         sys.exit(2)
     made: list[ArgumentsT] = []
+
+    def take(parsed: ArgumentsT) -> None:
+        _refuse_secrets(parsed, options, given)
+        made.append(parsed)
+
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.command(help=_unwrapped(description))(_function(kind, options, standard.name, made.append))
+    app.command(help=_unwrapped(description))(_function(kind, options, standard.name, take))
     try:
         app(args=[*given, *arguments], prog_name=path.name)
+    except UsageError as error:
+        sys.stderr.write(f"error: {error.message}\n")
+        sys.exit(2)
     except SystemExit:
         # typer exits after success as well.
         if not made:
             raise
     return made[0]
+
+
+def _refuse_secrets(
+    parsed: JobArguments, options: Mapping[str, tuple[Field[Any], Any]], of_file: Sequence[str]
+) -> None:
+    """Raise ``UsageError`` if a pair of the command line is secret. Those of the file come first."""
+    for name, (each, hint) in options.items():
+        if _has_pairs(hint):
+            before = sum(text.startswith(f"--{name}=") for text in of_file)
+            refuse_secrets(
+                pairs(getattr(parsed, each.name)[before:]),
+                f"--{name}",
+                is_secret=is_client_secret,
+                file=f"in the file of --config, as {name}.<option>=<value>",
+            )
+
+
+def _has_pairs(hint: Any) -> bool:
+    return any(getattr(each, "metavar", None) == _PAIR for each in hint.__metadata__)
 
 
 def _options_of(kind: type[JobArguments]) -> dict[str, tuple[Field[Any], Any]]:
@@ -243,11 +271,13 @@ def _arguments_of(
     for name, value in properties.items():
         option, dot, inner = name.partition(".")
         hint = options[option][1] if option in options else None
-        is_pair = hint is not None and any(getattr(each, "metavar", None) == _PAIR for each in hint.__metadata__)
+        is_pair = hint is not None and _has_pairs(hint)
         if hint is None or bool(dot) != is_pair:
             near = difflib.get_close_matches(name, options, n=1)
             hint_text = f"did you mean {near[0]}?" if near else "the names are those of the command line, see --help"
-            raise InvalidConfigError(f"{file}: {name}={value} is not an option of {job}: {hint_text}")
+            if is_pair and not dot:
+                hint_text = f"its lines are {option}.NAME=VALUE"
+            raise InvalidConfigError(f"{file}: {name} is not an option of {job}: {hint_text}")
         if _VARIABLES.get(option, "") in os.environ:
             continue
         if hint.__origin__ is bool:

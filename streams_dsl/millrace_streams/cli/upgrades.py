@@ -157,11 +157,14 @@ def rebuild(
     from pyspark.sql import SparkSession
 
     from millrace.cli.options import name_values
+    from millrace.cli.secret_options import is_client_secret, refuse_secrets
     from millrace_streams.application import load_topology
     from millrace_streams.upgrades.rebuild import rebuild as rebuild_state
     from pyspark_millrace import session
     from pyspark_millrace.checkpoints.query_log import checkpoint_directory
 
+    options = name_values(option, "--option")
+    refuse_secrets(options, "--option", is_secret=is_client_secret, file=None)
     active = SparkSession.getActiveSession()
     spark = active or session("millrace streams rebuild", checkpoint_root=checkpoint_directory(checkpoint).parent)
     if active is None:
@@ -172,7 +175,7 @@ def rebuild(
         checkpoint=checkpoint,
         bootstrap_servers=bootstrap_server or DEFAULT_SERVER,
         now=datetime.now(UTC),
-        options=name_values(option, "--option"),
+        options=options,
         puts_aside=puts_aside,
         on_batch=lambda batch: typer.echo(f"batch {batch.batch_id}: {batch.records:,} records", err=True),
     )

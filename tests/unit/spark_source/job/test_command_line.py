@@ -95,10 +95,10 @@ def test_another_file_can_be_named_and_none_is_needed(parse, tmp_path):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["sourc=a"], "sourc=a is not an option of copy.py: did you mean source?"),
-        (["option=a"], "option=a is not an option"),
-        (["source.x=a"], "source.x=a is not an option"),
-        (["config=a"], "config=a is not an option"),
+        (["sourc=a"], "sourc is not an option of copy.py: did you mean source?"),
+        (["option=a"], "option is not an option of copy.py: its lines are option.NAME=VALUE"),
+        (["source.x=a"], "source.x is not an option"),
+        (["config=a"], "config is not an option"),
         (["source=a", "continuous=yes"], "continuous=yes: expected true or false"),
         (["source=a", "number=x"], "Invalid value for '--number'"),
         (["number=1"], "Missing option '--source'"),
@@ -112,10 +112,38 @@ def test_wrong_lines_are_named_and_end_with_2(parse, capsys, lines, message):
 
 
 def test_a_missing_file_and_a_malformed_option_are_named(parse, capsys):
-    for arguments, message in ((["--config", "/nowhere"], "/nowhere"), (["--option", "x"], "x: expected NAME=VALUE")):
+    for arguments, message in ((["--config", "/nowhere"], "/nowhere"), (["--option", "x"], "expected NAME=VALUE")):
         with pytest.raises(SystemExit):
             parse("--source", "a", *arguments)
         assert message in capsys.readouterr().err
+
+
+def test_a_secret_may_be_in_the_file_or_a_reference_and_not_on_the_command_line(parse, capsys):
+    given = ["--source", "a", "--option", "kafka.sasl.username=u"]
+    parsed = parse(
+        *given, "--option", "kafka.sasl.password=${env:P}", lines=["option.kafka.ssl.key.password=pw-of-key"]
+    )
+    assert pairs(parsed.option) == {
+        "kafka.ssl.key.password": "pw-of-key",
+        "kafka.sasl.username": "u",
+        "kafka.sasl.password": "${env:P}",
+    }
+    with pytest.raises(SystemExit) as ended:
+        parse(*given, "--option=kafka.sasl.password=pw-of-user")
+    assert ended.value.code == 2
+    shown = capsys.readouterr().err
+    assert "--option kafka.sasl.password: the value is a secret" in shown
+    assert "in the file of --config, as option.<option>=<value>, or as a reference" in shown
+    assert "pw-of" not in shown
+
+
+def test_no_error_about_the_command_line_or_the_file_shows_a_value(parse, capsys):
+    for arguments, lines in ((["--option", "pw-of-user"], []), ([], ["sasl.password=pw-of-user"])):
+        with pytest.raises(SystemExit):
+            parse("--source", "a", *arguments, lines=lines)
+        shown = capsys.readouterr().err
+        assert "expected NAME=VALUE" in shown or "sasl.password is not an option" in shown
+        assert "pw-of" not in shown
 
 
 def test_help_has_the_description_line_by_line(parse, capsys):
