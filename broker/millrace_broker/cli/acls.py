@@ -11,6 +11,7 @@ import typer
 
 from millrace.acls import (
     CLUSTER_NAME,
+    EVERYONE,
     SUPPORTED_OPERATIONS,
     WILDCARD,
     AccessControlEntry,
@@ -28,6 +29,7 @@ from millrace.errors import InvalidRequestError, UsageError
 
 if TYPE_CHECKING:
     from millrace.clients import Admin
+    from millrace_broker.cli.authorizer_settings import AuthorizerSettings
 
 app = command_group("Show, add and remove ACLs, which say who may do what.")
 
@@ -224,16 +226,17 @@ def who(
     bootstrap_server: BootstrapServer = None,
     client_config: ClientConfigFile = None,
 ) -> None:
-    """Show who can do what to a resource, as the brokers decide by their ACLs.
+    """Show who can do what to a resource, as the brokers decide by their ACLs and options.
 
-    The answer is what remains of all permissions after all denials. Super users are not shown, because they may do
-    everything.
+    The answer is what remains of all permissions after all denials. Super users may do everything. The column BY names
+    the option if no ACL decides. To see options, you need DESCRIBE_CONFIGS on the cluster.
 
     Examples:
 
       millrace acls who --topic orders
     """
     from millrace.cli.output import print_json, print_table
+    from millrace_broker.cli.authorizer_settings import authorizer_settings
 
     names = [None if each is None else [each] for each in (topic, group, transactional_id)]
     resources = _resources(names[0], names[1], names[2], None, None, cluster=cluster)
@@ -241,11 +244,35 @@ def who(
         raise UsageError("name one resource: --topic, --group, --transactional-id or --cluster")
     with admin_client(bootstrap_server, client_config) as admin:
         acls = _find(admin, resources, PatternType.MATCH, None)
-    rows = list(_decisions(*resources[0], acls))
+        settings = authorizer_settings(admin)
+    rows = list(_decisions_by_all(*resources[0], acls, settings))
     if as_json:
-        print_json([{"principal": row[0], "host": row[1], "operations": row[2]} for row in rows])
+        print_json([dict(zip(("principal", "host", "operations", "by"), row, strict=True)) for row in rows])
     else:
-        print_table(["PRINCIPAL", "HOST", "MAY"], [(*row[:2], ", ".join(row[2])) for row in rows])
+        table = [(principal, host, ", ".join(operations), by) for principal, host, operations, by in rows]
+        print_table(["PRINCIPAL", "HOST", "MAY", "BY"], table)
+    if settings.remark:
+        typer.echo(settings.remark, err=True)
+
+
+def _decisions_by_all(
+    resource_type: ResourceType, name: str, acls: Sequence[AclBinding], settings: AuthorizerSettings
+) -> Iterator[tuple[str, str, list[str], str]]:
+    """Yield principals and hosts with their operations, and with the option that decides, or ``ACLs``.
+
+    ACLs do not limit super users. Everyone may use a resource without ACLs if the option allows it.
+    """
+    from millrace_broker.cli.authorizer_settings import ALLOW_IF_NO_ACL, SUPER_USERS
+    from millrace_broker.security import may_be_open
+
+    every = [each.title for each in SUPPORTED_OPERATIONS[resource_type]]
+    for principal in settings.super_users:
+        yield principal, WILDCARD, every, SUPER_USERS
+    if settings.allows_if_no_acl and not acls and may_be_open(name):
+        yield EVERYONE, WILDCARD, every, ALLOW_IF_NO_ACL
+    for principal, host, operations in _decisions(resource_type, name, acls):
+        if principal not in settings.super_users:
+            yield principal, host, operations, "ACLs"
 
 
 def _decisions(

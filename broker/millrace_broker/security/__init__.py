@@ -18,6 +18,8 @@ from millrace_broker.security.authorizer import (
     AclAuthorizer,
     AuthorizableRequest,
     Authorizer,
+    decides_by_acls,
+    may_be_open,
     open_authorizer,
 )
 from millrace_broker.security.delegation_tokens import DelegationTokens
@@ -45,6 +47,8 @@ __all__ = [
     "SaslConversation",
     "check_authorizer",
     "check_plaintext",
+    "decides_by_acls",
+    "may_be_open",
     "open_authorizer",
     "warn_of_open_zookeeper",
 ]

@@ -136,7 +136,7 @@ class AclAuthorizer:
             bit = 1 << operation
             is_allowed = not denied & bit and (
                 bool(allowed & bit)
-                or (self._allow_if_no_acl and _may_be_open(name) and not index.has_any(resource_type, name))
+                or (self._allow_if_no_acl and may_be_open(name) and not index.has_any(resource_type, name))
             )
         if _decisions.isEnabledFor(logging.DEBUG if is_allowed else logging.INFO) and (is_logged or is_allowed):
             _log(request, principal, operation, f"{resource_type.title}:{name}", is_allowed=is_allowed)
@@ -171,7 +171,12 @@ class AclAuthorizer:
         return self._store.delete(filters)
 
 
-def _may_be_open(name: str) -> bool:
+def decides_by_acls(class_name: str) -> bool:
+    """Return whether ``authorizer.class.name`` is ``AclAuthorizer``, also by one of Kafka's names."""
+    return class_name in (ACL_AUTHORIZER, *_KAFKA_NAMES)
+
+
+def may_be_open(name: str) -> bool:
     """Return whether ``allow.everyone.if.no.acl.found`` applies to a resource. The audit always needs an ACL."""
     return name != AUDIT_TOPIC
 
@@ -206,7 +211,7 @@ def open_authorizer(config: BrokerConfig, store: AclStore | None) -> Authorizer 
     if store is None:
         return None
     class_name = config.authorizer_class_name
-    if class_name in (ACL_AUTHORIZER, *_KAFKA_NAMES):
+    if decides_by_acls(class_name):
         return AclAuthorizer(
             store,
             super_users=config.super_user_principals,
