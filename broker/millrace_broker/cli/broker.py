@@ -134,11 +134,11 @@ def load_config(config: Path | None, *, data_dir: str | None, listen: str | None
 
 
 def refuse_broker_secrets(options: Mapping[str, str]) -> None:
-    """Raise ``UsageError`` if an option of the command line is secret. Brokers resolve no references."""
+    """Raise ``UsageError`` if an option of the command line is a secret, and no reference to one."""
     from millrace.cli.secret_options import refuse_secrets
     from millrace.config.broker import BrokerConfig
 
-    refuse_secrets(options, "-o", is_secret=BrokerConfig.is_secret, file="in the file of --config", may_refer=False)
+    refuse_secrets(options, "-o", is_secret=BrokerConfig.is_secret, file="in the file of --config")
 
 
 async def _run(config: BrokerConfig, *, until_input_ends: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from millrace.config.secrets import REFERENCE, holds_secret
+from millrace.config.secrets import holds_secret
 from millrace.errors import UsageError
 
 _REFERENCES: Final = "a reference (${env:NAME}, ${file:PATH:PROPERTY} or ${directory:PATH:FILE})"
@@ -17,15 +17,14 @@ def refuse_secrets(
     *,
     is_secret: Callable[[str], bool],
     file: str | None,
-    may_refer: bool = True,
 ) -> None:
     """Raise ``UsageError`` if a value given by ``option`` is a secret. The error has its name and the remedy.
 
-    ``file`` describes the place for secrets. ``may_refer`` accepts references, as far as the options are resolved.
+    ``file`` describes the place for secrets.
     """
     for name, value in values.items():
-        if is_secret(name) and (holds_secret(name, value) or (not may_refer and REFERENCE.search(value))):
-            raise refused(f"{option} {name}", file, may_refer=may_refer)
+        if is_secret(name) and holds_secret(name, value):
+            raise refused(f"{option} {name}", file)
 
 
 def is_client_secret(option: str) -> bool:
@@ -35,9 +34,9 @@ def is_client_secret(option: str) -> bool:
     return ConsumerConfig.is_secret(option.removeprefix("kafka."))
 
 
-def refused(what: str, file: str | None, *, may_refer: bool = True) -> UsageError:
+def refused(what: str, file: str | None) -> UsageError:
     """Return the error of a secret that is on the command line."""
-    ways = [*([file] if file else []), *([f"as {_REFERENCES}"] if may_refer else [])]
+    ways = [*([file] if file else []), f"as {_REFERENCES}"]
     return UsageError(
         f"{what}: the value is a secret, and all users of this machine can see a command line: give it "
         + ", or ".join(ways)

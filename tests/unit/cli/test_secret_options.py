@@ -75,7 +75,6 @@ def test_no_client_takes_a_secret_on_the_command_line(option: str, tmp_path: Pat
 BROKER_SECRETS: Sequence[tuple[str, str]] = [
     ("listener.name.sasl_plaintext.plain.sasl.jaas.config", f'PlainLoginModule required user_a="{PASSWORD}";'),
     ("ssl.key.password", PASSWORD),
-    ("ssl.key.password", "${env:KEY_PASSWORD}"),
     ("zookeeper.sasl.password", PASSWORD),
     ("password.encoder.secret", PASSWORD),
     ("delegation.token.secret.key", PASSWORD),
@@ -88,6 +87,12 @@ def test_no_broker_takes_a_secret_on_the_command_line(option: str, value: str) -
     with pytest.raises(UsageError, match=f"-o {option}: the value is a secret.*--config") as refused:
         load_config(None, data_dir=None, listen=None, options=[f"{option}={value}"])
     assert PASSWORD not in str(refused.value)
+
+
+def test_a_broker_takes_a_reference_to_a_secret_on_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY_PASSWORD", PASSWORD)
+    loaded = load_config(None, data_dir=None, listen=None, options=["ssl.key.password=${env:KEY_PASSWORD}"])
+    assert loaded.ssl_key_password == PASSWORD
 
 
 @pytest.mark.parametrize(
