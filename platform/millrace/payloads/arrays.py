@@ -1,7 +1,8 @@
-"""Operations on columns of bytes and lists, for the payload writers."""
+"""Operations on columns of bytes and lists, for the readers and writers of payloads."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +15,23 @@ _DAYS: Final = (-719_162, 2_932_896)
 """First day of year 1 and last day of year 9999, from 1970 on."""
 _MICROSECONDS: Final = (_DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1)
 _VARINT_BYTES_MAX: Final = 10
+_PIECE_ROWS: Final = 4096
+_PIECE_BYTES: Final = 2**20
+"""Rows and bytes of a piece. Values in Python take up to thirty times the bytes of their JSON text."""
 _U: Final = [np.uint64(number) for number in range(64)]
+
+
+def pieces(payloads: pa.BinaryArray) -> Iterator[tuple[int, int]]:
+    """Yield the first row and the number of rows of pieces, which together are all payloads."""
+    if not len(payloads):
+        return
+    ends = np.frombuffer(payloads.buffers()[1], np.int32)[payloads.offset :][: len(payloads) + 1]
+    first = 0
+    while first < len(payloads):
+        fitting = int(np.searchsorted(ends, int(ends[first]) + _PIECE_BYTES, "right")) - 1 - first
+        length = min(max(fitting, 1), _PIECE_ROWS, len(payloads) - first)
+        yield first, length
+        first += length
 
 
 def joined(*parts: pa.Array | bytes) -> pa.BinaryArray:

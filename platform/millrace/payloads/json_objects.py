@@ -5,31 +5,31 @@ payload. The payload ``{},"x":1`` would be a valid property, and its ``x`` a fur
 be a column. If some are not, the payloads must also be valid as elements, ``{"v":[<payload>]}``, which ``{},"x":1`` is
 not.
 
-If Arrow's reader fails, or accepts values that JSON does not have (NaN), the decoder tries fewer rows. The row that the
-error names, or a small remainder, is read one by one, which determines the result and the fault. Maps, which Arrow's
-reader does not support, are always read one by one.
+If Arrow's reader fails, or accepts values that JSON does not have (NaN), the decoder tries pieces of the payloads.
+``json_columns`` reads a piece in which that happens, and all payloads of columns with maps, which Arrow's reader does
+not support. Only the payloads that ``json_columns`` refuses are read one by one, which determines their faults.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 import pyarrow.types as pat
 
-from millrace.payloads.arrays import has_other_years
-from millrace.payloads.json_values import NotAValueError, parse_json, struct_of, value_of
+from millrace.payloads.arrays import has_other_years, pieces
+from millrace.payloads.json_columns import columns_of
+from millrace.payloads.json_values import MISFITS, NotAValueError, leaf_of, parse_json, struct_of
 from millrace.schemas.types import DECIMAL_MAX_PRECISION, DURATION
 
-_ONE_BY_ONE: Final = 16
-"""Number of rows that are read one by one, because that costs as much as a bulk attempt."""
+_FEW: Final = 16
+"""Number of rows that Arrow's reader does not read, because an attempt costs as much as their columns."""
 
-_ROW: Final = re.compile(r"in row (\d+)\s*$")
 _UNEXPECTED: Final = "unexpected field"
 _MORE: Final = r'\}\s*,\s*"'
 """A property after the end of an object. Every payload that adds properties has one."""
@@ -50,38 +50,41 @@ class JsonReader:
 
     def read(self, payloads: pa.Array, add_fault: Callable[[int, str], None]) -> pa.RecordBatch:
         """Read an object of each payload; rows with a fault are null."""
-        has_maps = any(_has_map(field.type) for field in self.schema)
-        pieces = [self._one_by_one(payloads, 0, add_fault)] if has_maps else self._pieces(payloads, add_fault)
-        struct = pa.concat_arrays(pieces) if pieces else pa.array([], pa.struct(list(self.schema)))
+        is_for_arrow = not any(_has_map(field.type) for field in self.schema)
+        struct = self._attempt(payloads) if is_for_arrow else None
+        if struct is None:
+            places = list(pieces(payloads))
+            is_for_arrow &= len(places) > 1
+            found = []
+            for first, length in places:
+                part = payloads.slice(first, length)
+                array = self._attempt(part) if is_for_arrow else None
+                found.append(self._by_columns(part, first, add_fault) if array is None else array)
+            struct = pa.concat_arrays(found) if found else pa.array([], pa.struct(_nullable(list(self.schema))))
         return pa.RecordBatch.from_arrays(struct.flatten(), names=self.schema.names)
 
-    def _pieces(self, payloads: pa.Array, add_fault: Callable[[int, str], None]) -> list[pa.Array]:
-        """Read the rows in batches: smaller ones after a failure, larger ones after a success."""
-        pieces: list[pa.Array] = []
-        first, size = 0, len(payloads)
-        while first < len(payloads):
-            part = payloads.slice(first, size)
-            read, bad = _read(part, self.schema) if len(part) > _ONE_BY_ONE else (None, None)
-            if read is not None:
-                size *= 4
-            elif bad and (before := _read(part.slice(0, bad), self.schema)[0]) is not None:
-                # Arrow named the row, so the rows before it are valid.
-                pieces.append(before)
-                read = self._one_by_one(part.slice(bad, 1), first + bad, add_fault)
-                first, size = first + bad, max(size // 4, 4 * _ONE_BY_ONE)
-            elif len(part) <= _ONE_BY_ONE:
-                read, size = self._one_by_one(part, first, add_fault), 4 * _ONE_BY_ONE
-            else:
-                size = len(part) // 2
-                continue
-            pieces.append(read)
-            first += len(read)
-        return pieces
+    def _attempt(self, payloads: pa.Array) -> pa.Array | None:
+        return _read(payloads, self.schema) if len(payloads) > _FEW else None
 
-    def _one_by_one(self, payloads: pa.Array, first: int, add_fault: Callable[[int, str], None]) -> pa.Array:
+    def _by_columns(self, payloads: pa.Array, first: int, add_fault: Callable[[int, str], None]) -> pa.Array:
+        """Read payloads a column at a time, and those that do not fit one by one."""
+        odd: set[int] = set()
+        array = columns_of(payloads, list(self.schema), odd)
+        if not odd:
+            return array
+        rows = np.array(sorted(odd))
+        place = np.arange(len(payloads))
+        place[rows] = len(payloads) + np.arange(len(rows))
+
+        def add_odd(at: int, text: str) -> None:
+            add_fault(first + int(rows[at]), text)
+
+        return pa.concat_arrays([array, self._one_by_one(payloads.take(pa.array(rows)), add_odd)]).take(pa.array(place))
+
+    def _one_by_one(self, payloads: pa.Array, add_fault: Callable[[int, str], None]) -> pa.Array:
         values: list[Any] = []
         fields = list(self.schema)
-        for row, payload in enumerate(payloads.to_pylist(), first):
+        for row, payload in enumerate(payloads.to_pylist()):
             try:
                 value = parse_json(payload)
                 if not isinstance(value, dict):
@@ -93,18 +96,17 @@ class JsonReader:
         return pa.array(values, pa.struct(_nullable(fields)))
 
 
-def _read(payloads: pa.Array, schema: pa.Schema) -> tuple[pa.Array | None, int | None]:
-    """Read all payloads at once; returns None if one is invalid, and its row if Arrow names it."""
+def _read(payloads: pa.Array, schema: pa.Schema) -> pa.Array | None:
+    """Read all payloads at once; returns None if one is invalid, or if Arrow's reader does not support it."""
     try:
         payloads.cast(pa.string())
         array = _parsed(payloads, schema)
         if array is None or array.null_count:
-            return None, None
+            return None
         fields = [_converted(part, field) for part, field in zip(array.flatten(), schema, strict=True)]
-        return pa.StructArray.from_arrays(fields, fields=_nullable(list(schema))), None
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, _GiveUpError) as error:
-        found = _ROW.search(str(error))
-        return None, int(found[1]) if found is not None and int(found[1]) < len(payloads) else None
+        return pa.StructArray.from_arrays(fields, fields=_nullable(list(schema)))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, _GiveUpError):
+        return None
 
 
 def _parsed(payloads: pa.Array, schema: pa.Schema) -> pa.Array | None:
@@ -223,7 +225,8 @@ def _struct(array: pa.Array, data_type: pa.DataType) -> pa.Array:
 
 
 def _by_value(array: pa.Array, data_type: pa.DataType) -> pa.Array:
+    convert = leaf_of(data_type)
     try:
-        return pa.array([value_of(value, data_type, "") for value in array.to_pylist()], data_type)
-    except NotAValueError:
+        return pa.array([None if value is None else convert(value) for value in array.to_pylist()], data_type)
+    except MISFITS:
         raise _GiveUpError from None
