@@ -37,7 +37,7 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.api.common.access import CLUSTER_ACTION, access_for
 from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.errors import known_error
-from millrace_broker.api.common.record_checks import check_records
+from millrace_broker.api.common.record_checks import RECORD_ERRORS_MAX, check_records
 from millrace_broker.api.common.request_context import RequestContext, in_progress
 from millrace_broker.broker import Broker
 from millrace_broker.log import AppendResult, ProducedBatches
@@ -51,8 +51,6 @@ _logger = logging.getLogger(__name__)
 _ACKS: Final = (-1, 0, 1)
 _ALL: Final = -1
 _NO_ANSWER: Final = 0
-_RECORD_ERRORS_MAX: Final = 10_000
-"""Number of bad records that an answer names."""
 _OVERTAKING_WAIT_S: Final = 0.5
 """Time that a batch waits for its predecessors. Overtaking lasts milliseconds; a lost predecessor is resent later."""
 _NO_COORDINATOR: Final = (
@@ -175,7 +173,7 @@ async def _append(broker: Broker, request: Producing, data: PartitionAppend) -> 
         # The traceback would keep this frame alive, which has the error itself, and the files in other frames.
         data.error = known_error(error).with_traceback(None)
         if isinstance(error, (InvalidRecordError, InvalidTimestampError)):
-            data.record_errors = dict(islice(error.record_errors.items(), _RECORD_ERRORS_MAX))
+            data.record_errors = dict(islice(error.record_errors.items(), RECORD_ERRORS_MAX))
             if not error.record_errors:  # the whole batch is wrong, which no working client sends
                 _logger.warning(
                     "%s: a batch for %s-%d is refused: %s",

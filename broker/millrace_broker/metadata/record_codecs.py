@@ -89,6 +89,9 @@ class RecordCodecs:
         """Return a registered schema. Raises ``UnknownSchemaError``."""
         from millrace.payloads import PayloadKind, PayloadRegistry, RegisteredSchema, SchemaReference
 
+        nodes = self._payload_schemas()
+        if schema_id not in nodes:  # a producer may name many, and the registry is not made for each
+            nodes = {}
         return PayloadRegistry.of(
             RegisteredSchema(
                 id=number,
@@ -100,5 +103,5 @@ class RecordCodecs:
                 ),
                 subjects=node.subjects,
             )
-            for number, node in self._payload_schemas().items()
+            for number, node in nodes.items()
         ).payload_schema(schema_id)

@@ -3,6 +3,7 @@
 Invariants
 
 - Functions that may wait for a disk run in a pool (``run_io``), never in the event loop.
+- Functions that decode records, which may take seconds, run in their own pool (``run_decoding``). No I/O waits for it.
 - Functions that change metadata run one at a time, in the order of the calls, in one thread (``administer``).
 - Work started with ``to_the_end`` runs to its end even if its caller is cancelled.
 """
@@ -18,6 +19,9 @@ from millrace_broker.runtime.background_tasks import BackgroundTasks
 from millrace_broker.runtime.resizable_pool import ResizableThreadPool
 from millrace_broker.runtime.small_work import SmallWork, begun, first_step, rest
 from millrace_broker.runtime.turns import ITEMS
+
+_DECODING_THREADS: Final = 2
+"""Threads of ``run_decoding``. More of them would only wait for each other, because most work is the interpreter's."""
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -39,12 +43,17 @@ class Executors:
         self.small_work: Final = SmallWork(monotonic)
         self._loop: Final = asyncio.get_running_loop()
         self._io: Final = ResizableThreadPool(io_threads, "millrace-io")
+        self._decoding: Final = ThreadPoolExecutor(_DECODING_THREADS, thread_name_prefix="millrace-decoding")
         self._administration: Final = ThreadPoolExecutor(1, thread_name_prefix="millrace-administration")
         self._tasks: Final = BackgroundTasks()
 
     async def run_io(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run a function that accesses logs on disk, outside the event loop."""
         return await self._io.run(lambda: function(*args, **kwargs))
+
+    async def run_decoding(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Run a function that decodes the records of a producer, and that accesses no log."""
+        return await asyncio.get_running_loop().run_in_executor(self._decoding, lambda: function(*args, **kwargs))
 
     def resize_io(self, threads: int) -> None:
         """Set the number of I/O threads. The old threads finish the functions they have."""
@@ -104,4 +113,5 @@ class Executors:
     def close(self) -> None:
         """End the threads after they finish the functions they have."""
         self._io.close()
+        self._decoding.shutdown()
         self._administration.shutdown()

@@ -305,6 +305,9 @@ def _by_message(payloads: pa.Array, rows: Longs, faults: dict[int, str]) -> Any:
         cursor.position[which] = part.position
     bad = wrong | cursor.faults.are_there(cursor.rows) | np.array([min(path, default=0) < 0 for path in paths])
     faults.update(dict.fromkeys(rows[bad].tolist(), "the index of its message is damaged"))
-    for path in sorted({path for path, is_bad in zip(paths, bad, strict=True) if not is_bad}):
-        within = np.flatnonzero([each == path and not is_bad for each, is_bad in zip(paths, bad, strict=True)])
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for place in np.flatnonzero(~bad).tolist():
+        groups.setdefault(paths[place], []).append(place)
+    for path in sorted(groups):
+        within = np.array(groups[path])
         yield path, within, (cursor.position - begin)[within]

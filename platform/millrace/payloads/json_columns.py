@@ -35,12 +35,12 @@ def columns_of(payloads: pa.Array, columns: Sequence[pa.Field], odd: set[int]) -
 
 def _parsed(payloads: Sequence[bytes]) -> list[dict[str, Any] | None]:
     """Parse objects; None for a payload that is none, and for one with a number that no decimal has."""
-    scan, found = _SCANNER, list[dict[str, Any] | None]()
+    read, found = _DECODER.raw_decode, list[dict[str, Any] | None]()
     for payload in payloads:
         try:
             text = payload.decode().strip(_SPACE)
-            value, end = scan(text, 0)
-        except (StopIteration, RecursionError, *MISFITS):
+            value, end = read(text)
+        except (RecursionError, *MISFITS):
             found.append(None)
         else:
             found.append(value if end == len(text) and type(value) is dict else None)
@@ -51,7 +51,7 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(name)
 
 
-_SCANNER: Final = JSONDecoder(parse_float=Decimal, parse_constant=_refuse_constant).scan_once
+_DECODER: Final = JSONDecoder(parse_float=Decimal, parse_constant=_refuse_constant)
 
 
 def _array(values: list[Any], rows: Sequence[int], field: pa.Field, odd: set[int]) -> pa.Array:

@@ -22,13 +22,13 @@ import pyarrow.compute as pc
 import pyarrow.types as pat
 
 from millrace.config.topic import Framing, KafkaKeyFormat, KafkaValueFormat
-from millrace.errors import SchemaError, SchemaMismatchError
-from millrace.payloads.arrays import retyped
+from millrace.errors import SchemaError
+from millrace.payloads.arrays import pieces, retyped
 from millrace.payloads.decoder import PayloadDecoder, PayloadKind, PayloadSchema
 from millrace.payloads.encoder import PayloadEncoder
 from millrace.payloads.keys import KeyCodec, Note
+from millrace.payloads.nested_nulls import note_nulls_within
 from millrace.schemas.avro import to_avro
-from millrace.schemas.conform import conform
 from millrace.schemas.protobuf import to_protobuf
 from millrace.schemas.types import spark_name
 
@@ -46,11 +46,13 @@ class PayloadFormat:
 
 @dataclass(frozen=True, slots=True)
 class DecodedRecords:
-    """Rows of records. ``tombstones`` is None without deletions; the rows in ``faults`` have no meaning."""
+    """Rows of records. ``tombstones`` is None without deletions; with ``faults`` the rows have no meaning."""
 
     columns: pa.RecordBatch
     tombstones: pa.BooleanArray | None
     faults: Mapping[int, str]
+    is_complete: bool = True
+    """Whether all records were read, so that ``faults`` has the faults of all."""
 
 
 def check_format(schema: pa.Schema, key_columns: Sequence[str], payload_format: PayloadFormat) -> None:
@@ -91,7 +93,6 @@ class RecordCodec:
         self._has_keys: Final = payload_format.key is not KafkaKeyFormat.IGNORE
         self._keys: Final = KeyCodec([schema.field(name) for name in key_columns], payload_format.key)
         self._required: Final = [each.name for each in schema if not each.nullable]
-        self._has_required_within: Final = any(_has_required(each.type) for each in schema)
         self.read_schema: Final = schema if read_schema is None else read_schema
         """Columns of the rows that ``encode`` takes."""
         self._raw: Final = _raw_column(schema, key_columns) if payload_format.value is KafkaValueFormat.RAW else None
@@ -123,9 +124,34 @@ class RecordCodec:
 
     # --- from records to rows --------------------------------------------------------------------------------
 
-    def decode(self, keys: pa.BinaryArray, values: pa.BinaryArray) -> DecodedRecords:
-        """Decode records to rows."""
+    def decode(self, keys: pa.BinaryArray, values: pa.BinaryArray, *, faults_max: int | None = None) -> DecodedRecords:
+        """Decode records to rows, a piece at a time. After ``faults_max`` faults or some more, no piece is decoded."""
         faults: dict[int, str] = {}
+        found: list[pa.RecordBatch] = []
+        deletes: list[pa.BooleanArray | None] = []
+        read = 0
+        for first, length in pieces(values):
+            if faults_max is not None and len(faults) >= faults_max:
+                break
+            of_piece: dict[int, str] = {}
+            batch, tombstones = self._decoded(keys.slice(first, length), values.slice(first, length), of_piece)
+            faults.update((first + row, of_piece[row]) for row in sorted(of_piece))
+            found.append(batch)
+            deletes.append(tombstones)
+            read = first + length
+        if faults or not found:
+            arrays = [pa.nulls(len(keys), each.type) for each in self._schema]
+            return DecodedRecords(
+                pa.RecordBatch.from_arrays(arrays, schema=self._schema), None, faults, read == len(keys)
+            )
+        if len(found) == 1:
+            return DecodedRecords(found[0], deletes[0], faults)
+        return DecodedRecords(pa.concat_batches(found), _all_tombstones(deletes, found), faults)
+
+    def _decoded(
+        self, keys: pa.BinaryArray, values: pa.BinaryArray, faults: dict[int, str]
+    ) -> tuple[pa.RecordBatch, pa.BooleanArray | None]:
+        """Decode a piece, and note the faults of its rows. With faults the rows have no meaning."""
 
         def note(row: int, text: str) -> None:
             faults.setdefault(row, text)
@@ -135,10 +161,7 @@ class RecordCodec:
         tombstones = self._tombstones(columns, keys, values, note)
         self._check_nulls(columns, tombstones, note)
         arrays = [columns[each.name] for each in self._schema]
-        if faults:
-            arrays = [pa.nulls(len(keys), each.type) for each in self._schema]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        return DecodedRecords(batch, tombstones, dict(sorted(faults.items())))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema), tombstones
 
     def _decoded_values(self, values: pa.BinaryArray, note: Note) -> dict[str, pa.Array]:
         if self._raw is None:
@@ -207,20 +230,8 @@ class RecordCodec:
                 missing = pc.and_not(missing, tombstones)
             for row in _rows(missing):
                 note(row, f"{name}: it is missing, or null, and the column is NOT NULL")
-        if self._has_required_within:
-            self._check_nulls_within(columns, note)
-
-    def _check_nulls_within(self, columns: dict[str, pa.Array], note: Note) -> None:
-        """Check the fields, elements and values of nested columns."""
-        nested = [each.with_nullable(True) for each in self._schema if _has_required(each.type)]
-        arrays = [columns[each.name] for each in nested]
-        schema = pa.schema(nested)
-        if _conforms(arrays, schema) is None:
-            return
-        for row in range(len(arrays[0])):
-            text = _conforms([each.slice(row, 1) for each in arrays], schema)
-            if text is not None:
-                note(row, text)
+        for each in self._schema:
+            note_nulls_within(columns[each.name], each, note)
 
     # --- from rows to records --------------------------------------------------------------------------------
 
@@ -248,6 +259,20 @@ class RecordCodec:
         if self._raw is not None:
             return columns.column(self._raw.name).cast(pa.binary())
         return self._encoder.encode(columns)
+
+
+def _all_tombstones(
+    parts: Sequence[pa.BooleanArray | None], batches: Sequence[pa.RecordBatch]
+) -> pa.BooleanArray | None:
+    """Return the tombstones of all pieces; None if no piece has any."""
+    if all(part is None for part in parts):
+        return None
+    return pa.concat_arrays(
+        [
+            pa.array(np.zeros(batch.num_rows, bool)) if part is None else part
+            for part, batch in zip(parts, batches, strict=True)
+        ]
+    )
 
 
 def _own_schema(schema: pa.Schema, kind: PayloadKind) -> PayloadSchema:
@@ -292,14 +317,6 @@ def _shown(value: pa.Scalar) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _has_required(data_type: pa.DataType) -> bool:
-    """Return whether a nested field is NOT NULL; keys of maps are always."""
-    nested = (
-        [data_type.item_field] if pat.is_map(data_type) else [data_type.field(at) for at in range(data_type.num_fields)]
-    )
-    return any(not each.nullable or _has_required(each.type) for each in nested)
-
-
 def _relaxed(field: pa.Field) -> pa.Field:
     """Return a field that allows nulls everywhere, except as keys of maps."""
     data_type = field.type
@@ -310,12 +327,3 @@ def _relaxed(field: pa.Field) -> pa.Field:
     elif pat.is_map(data_type):
         data_type = pa.map_(data_type.key_field, _relaxed(data_type.item_field))
     return pa.field(field.name, data_type, nullable=True, metadata=field.metadata)
-
-
-def _conforms(arrays: Sequence[pa.Array], schema: pa.Schema) -> str | None:
-    """Return why arrays do not have the nullability of a schema, without the row; None if they do."""
-    try:
-        conform(pa.table(dict(zip(schema.names, arrays, strict=True))), schema)
-    except SchemaMismatchError as error:
-        return error.message.replace(", row 0", "")
-    return None

@@ -46,15 +46,17 @@ class Faults:
     def __init__(self, rows: int) -> None:
         self._of_row: npt.NDArray[np.int32] = np.zeros(rows, np.int32)
         self._texts: list[str] = [""]
+        self._numbers: dict[str, int] = {}
 
     def add(self, rows: Longs, text: str) -> None:
         """Record a fault of rows that had none yet."""
         if not len(rows):
             return
-        if text not in self._texts:
+        number = self._numbers.setdefault(text, len(self._texts))
+        if number == len(self._texts):
             self._texts.append(text)
         fresh = rows[self._of_row[rows] == 0]
-        self._of_row[fresh] = self._texts.index(text)
+        self._of_row[fresh] = number
 
     def are_there(self, rows: Longs) -> Flags:
         """Return which of the rows have a fault."""

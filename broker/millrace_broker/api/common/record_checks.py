@@ -53,6 +53,10 @@ _CONVERTED_BYTES_MAX: Final = 256 * 2**20
 """Largest size to which a batch of a Kafka client for a typed topic may be decompressed."""
 
 
+RECORD_ERRORS_MAX: Final = 10_000
+"""Largest number of bad records of a batch that its producer is told."""
+
+
 async def check_records(
     executors: Executors,
     codecs: RecordCodecs,
@@ -65,7 +69,7 @@ async def check_records(
     """Check every batch in ``data`` against its topic. Return the batches to append, recompressed if necessary.
 
     Small work runs in the event loop, other work in an I/O thread. Rows of Kafka clients for a typed topic become
-    columns, always in a thread.
+    columns, always in a thread for decoding.
 
     Raises the errors of ``ProducedBatches``, ``UnknownSchemaError``, ``InvalidTimestampError`` and
     ``UnsupportedForFormatError``. ``SchemaMismatchError`` names row and column. ``InvalidRecordError`` is also raised
@@ -73,10 +77,15 @@ async def check_records(
     compacted topic every record must have a key.
     """
     check = partial(ProducedBatches, data, topic.config, in_transaction=in_transaction)
-    if not executors.small_work.includes(len(data)):
-        return await executors.run_io(lambda: check_bodies(codecs, topic, check(), now_ms))
-    batches = executors.small_work.do(check)
     small_work = executors.small_work
+    if small_work.includes(len(data)):
+        batches = small_work.do(check)
+    elif topic.is_typed:
+        batches = await executors.run_io(check)
+    else:
+        return await executors.run_io(lambda: check_bodies(codecs, topic, check(), now_ms))
+    if topic.is_typed and not all(header.is_columnar for _, header in batches.headers):
+        return await executors.run_decoding(check_bodies, codecs, topic, batches, now_ms)
     are_rows = not any(header.is_columnar for _, header in batches.headers)
     if (
         are_rows
@@ -121,7 +130,7 @@ def _work_bytes(topic: TopicInfo, produced: ProducedBatches) -> int:
     work_bytes = len(produced.data)
     for _, header in produced.headers:
         is_plain = header.compression == target == Compression.NONE
-        if not is_plain or (topic.is_typed and not header.is_columnar):
+        if not is_plain:
             work_bytes += SMALL_BYTES
         elif not header.is_columnar:
             work_bytes += header.count * _ROW_WORK_BYTES
@@ -228,7 +237,7 @@ def _converted(codecs: RecordCodecs, topic: TopicInfo, rows: codec.DecodedBatch,
     """Return rows of a Kafka client as a columnar batch with the topic's newest schema."""
     from millrace_broker.api.common.typed_rows import columns_of_rows
 
-    columns, converted = columns_of_rows(codecs.of(topic), topic, rows, target)
+    columns, converted = columns_of_rows(codecs.of(topic), topic, rows, target, faults_max=RECORD_ERRORS_MAX)
     if topic.config.is_compacted:
         _check_keys(topic, columns)
     return converted

@@ -1,12 +1,13 @@
 """Conversion between rows of Kafka clients and columns of typed topics.
 
 A converted batch carries the header fields of the original: offsets, times, and the producer's id, epoch and sequence.
-Both directions take long, and run in I/O threads.
+Both directions take long, and run in threads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from millrace.records import Compression, DecodedBatch, SchemaOf
 from millrace_broker.metadata import TopicInfo
 
 if TYPE_CHECKING:
-    from millrace.payloads import RecordCodec
+    from millrace.payloads import DecodedRecords, RecordCodec
 
 _SHOWN_MAX: Final = 3
 _SAMPLE_ROWS: Final = 64
@@ -33,18 +34,24 @@ _STORED: Final = {
 
 
 def columns_of_rows(
-    record_codec: RecordCodec, topic: TopicInfo, rows: codec.DecodedBatch, compression: Compression | None
+    record_codec: RecordCodec,
+    topic: TopicInfo,
+    rows: codec.DecodedBatch,
+    compression: Compression | None,
+    *,
+    faults_max: int | None = None,
 ) -> tuple[pa.RecordBatch, bytes]:
     """Convert a checked batch of rows to columns of the topic's newest schema. Return them, and the columnar batch.
 
     ``compression`` is that of the result; None keeps the producer's, or takes the nearest that columnar batches have.
 
-    Raises ``InvalidRecordError`` with the faults of all records that do not fit.
+    Raises ``InvalidRecordError`` with the faults of the records that do not fit. After ``faults_max`` or some more of
+    them, the others are not looked for.
     """
     header = rows.header
-    decoded = record_codec.decode(rows.columns.column("key"), rows.columns.column("value"))
+    decoded = record_codec.decode(rows.columns.column("key"), rows.columns.column("value"), faults_max=faults_max)
     if decoded.faults:
-        raise _refusal(topic.name, rows.num_rows, dict(decoded.faults))
+        raise _refusal(topic.name, rows.num_rows, decoded)
     constant_ms = rows.constant_timestamp_ms
     batch = codec.build_columnar_batch(
         decoded.columns,
@@ -106,11 +113,13 @@ def _encoded_bytes(
     return size_bytes
 
 
-def _refusal(topic_name: str, count: int, faults: dict[int, str]) -> InvalidRecordError:
-    shown = "; ".join(f"record {row}: {text}" for row, text in list(faults.items())[:_SHOWN_MAX])
+def _refusal(topic_name: str, count: int, decoded: DecodedRecords) -> InvalidRecordError:
+    faults = decoded.faults
+    shown = "; ".join(f"record {row}: {text}" for row, text in islice(faults.items(), _SHOWN_MAX))
     more = "" if len(faults) <= _SHOWN_MAX else "; ..."
+    bad = f"{len(faults)}" if decoded.is_complete else f"at least {len(faults)}"
     return InvalidRecordError(
-        f"{len(faults)} of the {count} records of a batch do not fit topic {topic_name}, and nothing of the batch was "
-        f"appended ({shown}{more})",
+        f"{bad} of the {count} records of a batch do not fit topic {topic_name}, and nothing of the batch was appended "
+        f"({shown}{more})",
         record_errors=faults,
     )
