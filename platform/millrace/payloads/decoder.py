@@ -8,7 +8,7 @@ columns by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -258,23 +258,24 @@ def _promoted(array: pa.Array, wanted: pa.Field, faults: Faults) -> pa.Array:
         raise _UnreadableError(
             f"column {wanted.name} is {spark_name(array.type)}, but {spark_name(wanted.type)} is expected"
         )
+    parts = list(_promoted_parts(array, 0, wanted, faults))
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
+
+def _promoted_parts(array: pa.Array, first: int, wanted: pa.Field, faults: Faults) -> Iterator[pa.Array]:
+    """Promote values, in halves if some do not fit. These become null, with a fault of their payload."""
     try:
-        return promote(array, wanted.type)
+        promoted = promote(array, wanted.type)
     except pa.ArrowInvalid:
-        return _promoted_one_by_one(array, wanted, faults)
-
-
-def _promoted_one_by_one(array: pa.Array, wanted: pa.Field, faults: Faults) -> pa.Array:
-    """Promote values of which some do not fit; these become null, with a fault of their payload."""
-    values = []
-    for row in range(len(array)):
-        try:
-            values.append(promote(array.slice(row, 1), wanted.type))
-        except pa.ArrowInvalid:
-            shown = str(array[row].as_py())
-            faults.add(np.array([row]), f"{wanted.name}: {shown[:60]} does not fit {spark_name(wanted.type)}")
-            values.append(pa.nulls(1, wanted.type))
-    return pa.concat_arrays(values)
+        if len(array) > 1:
+            half = len(array) // 2
+            yield from _promoted_parts(array.slice(0, half), first, wanted, faults)
+            yield from _promoted_parts(array.slice(half), first + half, wanted, faults)
+            return
+        shown = str(array[0].as_py())
+        faults.add(np.array([first]), f"{wanted.name}: {shown[:60]} does not fit {spark_name(wanted.type)}")
+        promoted = pa.nulls(1, wanted.type)
+    yield promoted
 
 
 def _schema_ids(payloads: pa.Array) -> Longs:

@@ -15,6 +15,7 @@ from typing import Any
 
 import fastavro
 import hypothesis.strategies as st
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -458,3 +459,28 @@ def test_a_format_that_cannot_hold_the_columns_is_refused(
 ) -> None:
     with pytest.raises(SchemaError, match=text):
         RecordCodec(parse_ddl(columns), keys, PayloadFormat(**options), _find)
+
+
+@pytest.mark.parametrize("faults_max", [None, 100])
+@pytest.mark.parametrize("step", [1, 3])
+def test_after_enough_faults_no_more_records_are_read(faults_max: int | None, step: int) -> None:
+    values = [b'{"a":"x"}' if row % step == 0 else b'{"a":1}' for row in range(20_000)]
+    decoded = _codec("a BIGINT").decode(_bytes(*[None] * len(values)), _bytes(*values), faults_max=faults_max)
+    bad = range(0, len(values), step)
+    assert decoded.is_complete == (faults_max is None)
+    assert list(decoded.faults) == list(bad[: len(decoded.faults)])
+    assert len(decoded.faults) == len(bad) if faults_max is None else faults_max <= len(decoded.faults) < len(bad) // 2
+    assert decoded.columns.column("a").null_count == len(values)
+
+
+def test_many_records_become_rows_in_their_order() -> None:
+    codec = _codec("id BIGINT, s STRING", "id", key=KafkaKeyFormat.STRING)
+    count = 20_000
+    keys = _bytes(*(b"%d" % row for row in range(count)))
+    values = _bytes(*(None if row == 9_999 else b'{"s":"%d"}' % row for row in range(count)))
+    decoded = codec.decode(keys, values)
+    assert (decoded.faults, decoded.is_complete) == ({}, True)
+    assert decoded.columns.column("id").to_pylist() == list(range(count))
+    assert decoded.columns.column("s").to_pylist() == [None if row == 9_999 else str(row) for row in range(count)]
+    assert decoded.tombstones is not None
+    assert np.flatnonzero(decoded.tombstones.to_numpy(zero_copy_only=False)).tolist() == [9_999]

@@ -54,7 +54,7 @@ _CONVERTED_BYTES_MAX: Final = 256 * 2**20
 
 
 RECORD_ERRORS_MAX: Final = 10_000
-"""Largest number of bad records of a batch that its producer is told."""
+"""Largest number of bad records that the response to a producer names."""
 
 
 async def check_records(
