@@ -6,7 +6,9 @@
 * ``wire``              a position in each of many payloads, and bulk reads of integers, text and bytes
 * ``avro, protobuf``    reading, one field of all payloads at a time; ``numbers`` converts numbers to column types
 * ``avro_resolution``   fields and defaults of the reader's Avro schema
-* ``json_objects``      JSON with Arrow's reader; ``json_values`` reads one value at a time where Arrow's reader fails
+* ``json_objects``      JSON with Arrow's reader; ``json_columns`` reads the payloads on which it fails, by columns
+* ``json_values``       conversion of single JSON values, and the words of their faults
+* ``nested_nulls``      nulls within nested columns, where a field is NOT NULL
 * ``avro_writing, protobuf_writing, json_writing``  writing, one field of all rows at a time, with ``arrays``
 """
 

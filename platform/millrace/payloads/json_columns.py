@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import Decimal
-from json import JSONDecoder
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pat
 
-from millrace.payloads.json_values import MISFITS, leaf_of
+from millrace.payloads.json_values import MISFITS, decoder_of, leaf_of
 
 _SPACE: Final = " \t\n\r"
 _ABSENT: Final = type(None)
@@ -35,23 +34,16 @@ def columns_of(payloads: pa.Array, columns: Sequence[pa.Field], odd: set[int]) -
 
 def _parsed(payloads: Sequence[bytes]) -> list[dict[str, Any] | None]:
     """Parse objects; None for a payload that is none, and for one with a number that no decimal has."""
-    read, found = _DECODER.raw_decode, list[dict[str, Any] | None]()
+    found: list[dict[str, Any] | None] = []
     for payload in payloads:
         try:
             text = payload.decode().strip(_SPACE)
-            value, end = read(text)
+            value, end = decoder_of(len(text), Decimal).raw_decode(text)
         except (RecursionError, *MISFITS):
             found.append(None)
         else:
             found.append(value if end == len(text) and type(value) is dict else None)
     return found
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(name)
-
-
-_DECODER: Final = JSONDecoder(parse_float=Decimal, parse_constant=_refuse_constant)
 
 
 def _array(values: list[Any], rows: Sequence[int], field: pa.Field, odd: set[int]) -> pa.Array:

@@ -14,6 +14,8 @@ import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
+from functools import cache
+from json import scanner
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -24,6 +26,10 @@ from millrace.schemas.types import DURATION, TIMESTAMP, spark_name
 Leaf: TypeAlias = Callable[[Any], Any]
 """Function that converts a value for ``pa.array``. Raises one of ``MISFITS`` for a value that does not fit."""
 MISFITS: Final = (ValueError, ArithmeticError)
+
+_LARGE: Final = 4 * 2**20
+"""Number of characters beyond which json's scanner in C would stop all other threads for too long, up to 0.2 s."""
+_SHOWN_MAX: Final = 60
 
 _DURATION: Final = re.compile(
     r"([+-]?)P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:\.(\d{1,6}))?S)?)?",
@@ -46,7 +52,7 @@ def parse_json(text: bytes | str) -> Any:
             text = text.decode("utf-8-sig")  # json.loads would also take UTF-16 and UTF-32
         if text.startswith("\ufeff"):
             raise ValueError("it begins with two byte order marks")
-        return _DECODER.decode(text)
+        return decoder_of(len(text), _number).decode(text)
     except (ValueError, RecursionError) as error:
         raise NotAValueError(f"it is not JSON: {error}") from None
 
@@ -63,7 +69,21 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a number")
 
 
-_DECODER: Final = json.JSONDecoder(parse_float=_number, parse_constant=_refuse_constant)
+# The stubs lack it, but json.scanner has it for interpreters without the scanner in C.
+_scanner_in_python: Final[Callable[[json.JSONDecoder], Any]] = getattr(scanner, "py_make_scanner")  # noqa: B009
+
+
+@cache
+def _decoder(parse_float: Callable[[str], Any], *, is_large: bool) -> json.JSONDecoder:
+    decoder = json.JSONDecoder(parse_float=parse_float, parse_constant=_refuse_constant)
+    if is_large:
+        vars(decoder)["scan_once"] = _scanner_in_python(decoder)
+    return decoder
+
+
+def decoder_of(size: int, parse_float: Callable[[str], Any]) -> json.JSONDecoder:
+    """Return a decoder of texts of a size. A large text takes it ten times as long, but other threads run meanwhile."""
+    return _decoder(parse_float, is_large=size > _LARGE)
 
 
 def value_of(value: Any, data_type: pa.DataType, path: str) -> Any:
@@ -109,13 +129,13 @@ def _expect(value: Any, kind: type, data_type: pa.DataType, path: str) -> Any:
 
 
 def _misfit(value: Any, data_type: pa.DataType, path: str) -> NotAValueError:
-    try:
-        shown = json.dumps(value, default=str)
-    except RecursionError:
-        shown = f"a deeply nested {type(value).__name__}"
-    return NotAValueError(
-        f"{path}: {shown if len(shown) <= 60 else shown[:57] + '...'} is not a valid {spark_name(data_type)}"
-    )
+    shown = ""
+    for part in json.JSONEncoder(default=str).iterencode(value):
+        shown += part
+        if len(shown) > _SHOWN_MAX:
+            shown = shown[: _SHOWN_MAX - 3] + "..."
+            break
+    return NotAValueError(f"{path}: {shown} is not a valid {spark_name(data_type)}")
 
 
 def leaf_of(data_type: pa.DataType) -> Leaf:

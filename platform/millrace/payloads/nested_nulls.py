@@ -8,10 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pat
-
-from millrace.payloads.arrays import entry_lists
 
 
 def has_required(data_type: pa.DataType) -> bool:
@@ -51,9 +48,9 @@ def _children(
     if pat.is_struct(data_type):
         yield from ((field, part, rows) for field, part in zip(data_type, array.flatten(), strict=True))
         return
-    lists = entry_lists(array) if pat.is_map(data_type) else array
-    owners = np.repeat(rows, pc.list_value_length(lists).to_numpy(zero_copy_only=False))
+    whole = pa.concat_arrays([array, array.slice(0, 0)])  # offsets and items of a slice are those of all values
+    owners = np.repeat(rows, np.diff(whole.offsets.to_numpy()))
     if pat.is_map(data_type):
-        yield data_type.item_field, lists.flatten().flatten()[1], owners
+        yield data_type.item_field, whole.items, owners
     elif pat.is_list(data_type):
-        yield data_type.value_field, lists.flatten(), owners
+        yield data_type.value_field, whole.values, owners

@@ -185,3 +185,18 @@ def test_faults_in_pieces_have_the_rows_of_their_payloads() -> None:
     payloads = [b'{"a":"x"}' if row % 1000 == 7 else b'{"a":1.0}' if row % 5 else b'{"a":2}' for row in range(10_000)]
     _check(schema, payloads)
     _check(schema, [b'{"a":1}'] * 9_999 + [b"{"])
+
+
+@pytest.mark.parametrize("members", ['"a":1.0', '"a":"x"', '"a":[1,1],"a":{}', '"a":1,"x":NaN', '"a":1,'])
+def test_large_payloads_are_read_as_small_ones_are(members: str) -> None:
+    padding = '"unknown":"' + "y" * 5 * 2**20 + '",'
+    schema = parse_ddl("a BIGINT")
+    _check(schema, [f"{{{padding}{members}}}".encode()])
+    large: dict[int, str] = {}
+    small: dict[int, str] = {}
+    read = [
+        JsonReader(schema).read(pa.array([f"{{{each}{members}}}".encode()], pa.binary()), faults.__setitem__)
+        for each, faults in ((padding, large), ("", small))
+    ]
+    assert read[0].equals(read[1])
+    assert large.keys() == small.keys()

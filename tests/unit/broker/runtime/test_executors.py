@@ -151,6 +151,21 @@ def test_other_threads_finish_what_was_given_to_those_before() -> None:
     asyncio.run(scenario())
 
 
+def test_no_other_pool_waits_for_functions_that_decode() -> None:
+    async def scenario() -> None:
+        gate = threading.Event()
+        with made() as executors:
+            decoding = [asyncio.create_task(executors.run_decoding(gate.wait, STALL_S)) for _ in range(8)]
+            await asyncio.sleep(0)
+            assert await executors.run_io(lambda: 7) == 7
+            assert await executors.administer(lambda: 8) == 8
+            assert not any(each.done() for each in decoding)
+            gate.set()
+            assert all(await asyncio.gather(*decoding))
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(("error", "reported"), [(StorageError("the disk is full"), 0), (ValueError("a bug"), 1)])
 def test_an_unexpected_error_of_work_without_a_caller_is_reported(error: Exception, reported: int) -> None:
     async def scenario() -> None:
