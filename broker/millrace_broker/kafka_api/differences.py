@@ -11,7 +11,7 @@ from millrace.kafka_protocol.calls.table import ApiKey
 
 DIFFERENCES: Final = {
     ApiKey.PRODUCE: "Typed topics take records of their `kafka.value.format`. `record_errors` names the first 10,000 "
-    "bad records. Transactional records without a transactional id get `INVALID_REQUEST`. "
+    "bad records of a request. Transactional records without a transactional id get `INVALID_REQUEST`. "
     "A batch whose records' offsets do not ascend gets `INVALID_RECORD`; Kafka numbers the records of a compressed one "
     "again, and stores another one as it is. Times before 1970, except -1, get `INVALID_TIMESTAMP`.",
     ApiKey.FETCH: "Typed topics without `kafka.value.format` are refused. Followers of Kafka are not served. Stored "

@@ -1,4 +1,4 @@
-"""Operations on columns of bytes and lists, for the readers and writers of payloads."""
+"""Operations on columns of bytes and lists for payloads."""
 
 from __future__ import annotations
 

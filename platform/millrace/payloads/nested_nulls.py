@@ -1,4 +1,4 @@
-"""Nulls within nested columns, where a field, an element or a value is NOT NULL."""
+"""Nulls below nested columns, where a field is NOT NULL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that JSON has the same rows and faults by any way of reading.
+"""Tests that all ways of reading JSON have the same results.
 
 The ways are Arrow's reader, columns of Python's values, and one value at a time. The last one is the reference.
 """
