@@ -15,6 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pat
 
 from millrace.config.topic import Framing
 from millrace.errors import MillraceError, SchemaError, UnknownSchemaError
@@ -258,8 +260,24 @@ def _promoted(array: pa.Array, wanted: pa.Field, faults: Faults) -> pa.Array:
         raise _UnreadableError(
             f"column {wanted.name} is {spark_name(array.type)}, but {spark_name(wanted.type)} is expected"
         )
+    both_are_integers = pat.is_integer(array.type) and pat.is_integer(wanted.type)
+    if both_are_integers and array.type.bit_width > wanted.type.bit_width:
+        array = _in_range(array, wanted, faults)
     parts = list(_promoted_parts(array, 0, wanted, faults))
     return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
+
+def _in_range(array: pa.Array, wanted: pa.Field, faults: Faults) -> pa.Array:
+    """Replace integers that do not fit by nulls, because a search for them by halves takes longer."""
+    limit = 1 << (wanted.type.bit_width - 1)
+    wrong = pc.or_(pc.less(array, -limit), pc.greater(array, limit - 1)).fill_null(False)
+    for row in np.flatnonzero(wrong.to_numpy(zero_copy_only=False)):
+        faults.add(np.array([row]), _misfit(array[int(row)], wanted))
+    return pc.if_else(wrong, None, array)
+
+
+def _misfit(value: pa.Scalar, wanted: pa.Field) -> str:
+    return f"{wanted.name}: {str(value.as_py())[:60]} does not fit {spark_name(wanted.type)}"
 
 
 def _promoted_parts(array: pa.Array, first: int, wanted: pa.Field, faults: Faults) -> Iterator[pa.Array]:
@@ -272,8 +290,7 @@ def _promoted_parts(array: pa.Array, first: int, wanted: pa.Field, faults: Fault
             yield from _promoted_parts(array.slice(0, half), first, wanted, faults)
             yield from _promoted_parts(array.slice(half), first + half, wanted, faults)
             return
-        shown = str(array[0].as_py())
-        faults.add(np.array([first]), f"{wanted.name}: {shown[:60]} does not fit {spark_name(wanted.type)}")
+        faults.add(np.array([first]), _misfit(array[0], wanted))
         promoted = pa.nulls(1, wanted.type)
     yield promoted
 
