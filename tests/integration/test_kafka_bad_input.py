@@ -290,9 +290,8 @@ def test_a_decompression_bomb_is_refused_at_the_limit(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The limits are 1 GiB, and 256 MiB for typed topics; here 1 MB. The log names the client."""
-    monkeypatch.setattr("millrace.records.DECOMPRESSED_BYTES_MAX", _MB)
-    monkeypatch.setattr("millrace_broker.api.common.record_checks._CONVERTED_BYTES_MAX", _MB)
+    """The limit is 256 MiB; here it is 1 MB. The log names the client."""
+    monkeypatch.setattr("millrace_broker.api.common.record_checks._DECOMPRESSED_BYTES_MAX", _MB)
     if is_typed:
         admin.create_topic(topic, partitions=1, schema="text STRING", configs={"kafka.value.format": "json"})
     else:
@@ -308,6 +307,51 @@ def test_a_decompression_bomb_is_refused_at_the_limit(
     assert line.endswith(f"a batch for {topic}-0 is refused: {answer.error_message}")
     small = build_rows_batch([Record(value=b'{"text":"x"}', timestamp_ms=1)], compression=compression)
     assert _produce(module_broker, topic, small).base_offset == 0
+
+
+@pytest.mark.parametrize("compression", [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD])
+def test_batches_that_are_large_after_decompression_do_not_delay_others(
+    module_broker: EmbeddedBroker,
+    topic: str,
+    compression: Compression,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A large batch waits in a thread for decoding, while others are appended and read."""
+    monkeypatch.setattr("millrace_broker.api.common.record_checks._LARGE_BYTES", _MB)
+    caplog.set_level(logging.INFO)
+    create_topic(module_broker, topic)
+    large = build_rows_batch([Record(value=bytes(2 * _MB), timestamp_ms=1)], compression=compression)
+    small = build_rows_batch([Record(value=b"small", timestamp_ms=1)], compression=compression)
+    go_on = threading.Event()
+    decoding = module_broker.server.broker.executors._decoding
+    for _ in range(decoding._max_workers):
+        decoding.submit(go_on.wait)
+    try:
+        with ThreadPoolExecutor(8) as clients:
+            answers = [clients.submit(_produce, module_broker, topic, large) for _ in range(8)]
+            eventually(lambda: caplog.text.count("and is checked with few others") == 8)
+            assert _produce(module_broker, topic, small).base_offset == 0
+            with KafkaWire(module_broker) as wire:
+                answer = wire.call(_fetch(topic), 12)
+            assert bytes(answer.responses[0].partitions[0].records).endswith(small[-10:])
+            assert not any(each.done() for each in answers)
+            go_on.set()
+            assert {each.result(STALL_S).base_offset for each in answers} == set(range(1, 9))
+    finally:
+        go_on.set()
+
+
+def test_a_decompression_bomb_above_the_real_limit_is_refused(
+    module_broker: EmbeddedBroker, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    create_topic(module_broker, topic)
+    value = bytes(64 * _MB)
+    bomb = build_rows_batch([Record(value=value, timestamp_ms=1)] * 5, compression=Compression.ZSTD)
+    answer = _produce(module_broker, topic, bomb)
+    assert answer.error_code == _INVALID_RECORD
+    assert "zstd body is larger than 268435456 bytes decompressed" in answer.error_message
+    assert "is refused" in caplog.text
 
 
 def _option_change(name: str, operation: int, kind: int = 2) -> IncrementalAlterConfigsRequest:

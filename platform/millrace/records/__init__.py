@@ -65,7 +65,15 @@ from millrace.records.message_set import (
 )
 from millrace.records.recompression import carried_over, recompress_batch
 from millrace.records.row_columns_writing import build_rows_batch_of_columns
-from millrace.records.rows import Headers, Record, build_rows_batch, last_sequence_of, read_rows, sequence_of
+from millrace.records.rows import (
+    Headers,
+    Record,
+    build_rows_batch,
+    is_larger,
+    last_sequence_of,
+    read_rows,
+    sequence_of,
+)
 from millrace.records.scan import (
     assign_offsets,
     crc_matches,
@@ -130,6 +138,7 @@ __all__ = [
     "decode_range",
     "decompress",
     "headers_array",
+    "is_larger",
     "last_sequence_of",
     "message_bytes",
     "read_columns_header",

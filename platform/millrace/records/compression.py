@@ -55,6 +55,10 @@ _LZ4_WRITTEN_BLOCK_SIZE: Final = 0x40  # 64 KiB
 _ZSTD_LEVEL_DEFAULT: Final = 3
 
 
+class BodyTooLargeError(CorruptBatchError):
+    """A body is larger after decompression than its reader allows."""
+
+
 class Compression(IntEnum):
     """Compression of a batch, numbered as in the batch's attributes."""
 
@@ -115,7 +119,8 @@ def decompress(
 ) -> bytes:
     """Decompress a batch's records.
 
-    Raises ``CorruptBatchError`` if ``data`` is not valid for ``compression``, or grows beyond ``max_bytes``.
+    Raises ``CorruptBatchError`` if ``data`` is not valid for ``compression``, and ``BodyTooLargeError`` if it grows
+    beyond ``max_bytes``.
     """
     return b"".join(decompressed_chunks(data, compression, max_bytes=max_bytes, magic=magic))
 
@@ -125,13 +130,13 @@ def decompressed_chunks(
 ) -> Iterator[bytes]:
     """Decompress piece by piece, so that the data before a damaged place can still be read.
 
-    Raises ``CorruptBatchError`` at the damage, or when the output grows beyond ``max_bytes``.
+    Raises ``CorruptBatchError`` at the damage, and ``BodyTooLargeError`` when the output grows beyond ``max_bytes``.
     """
     total = 0
     for chunk in _chunks(data, compression, max_bytes, magic):
         total += len(chunk)
         if total > max_bytes:
-            raise CorruptBatchError(f"{compression.name.lower()} body is larger than {max_bytes} bytes decompressed")
+            raise BodyTooLargeError(f"{compression.name.lower()} body is larger than {max_bytes} bytes decompressed")
         yield chunk
 
 
@@ -302,7 +307,7 @@ def _decompress_snappy_block(block: bytes, max_bytes: int) -> bytes:
     else:
         raise CorruptBatchError("snappy block does not begin with its size")
     if size > max_bytes:
-        raise CorruptBatchError(f"snappy block declares {size} bytes, more than the {max_bytes} allowed")
+        raise BodyTooLargeError(f"snappy block declares {size} bytes, more than the {max_bytes} allowed")
     try:
         decompressed: bytes = pa.Codec("snappy").decompress(block, decompressed_size=size, asbytes=True)
     except (OSError, pa.ArrowException) as error:

@@ -25,7 +25,13 @@ from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
 from millrace.errors import CorruptBatchError, InvalidRecordError, InvalidTimestampError
-from millrace.records.compression import DECOMPRESSED_BYTES_MAX, Compression, compress, decompressed_chunks
+from millrace.records.compression import (
+    DECOMPRESSED_BYTES_MAX,
+    BodyTooLargeError,
+    Compression,
+    compress,
+    decompressed_chunks,
+)
 from millrace.records.header import (
     HEADER_BYTES,
     MAGIC,
@@ -322,6 +328,22 @@ def body_of(
     except CorruptBatchError as error:
         return b"".join(chunks), error
     return b"".join(chunks), None
+
+
+def is_larger(buffer: ReadableBuffer, position: int, header: BatchHeader, max_bytes: int) -> bool:
+    """Return whether a compressed body has more than ``max_bytes`` decompressed. It is not kept in memory.
+
+    A body that is damaged before that is not larger. Raises ``UnsupportedCompressionError``.
+    """
+    data = memoryview(buffer)[position + HEADER_BYTES : position + header.size_bytes].tobytes()
+    try:
+        for _ in decompressed_chunks(data, Compression.of(header.compression), max_bytes=max_bytes):
+            pass
+    except BodyTooLargeError:
+        return True
+    except CorruptBatchError:
+        pass
+    return False
 
 
 def _read_record(body: bytes, start: int) -> tuple[RawRecord, int]:

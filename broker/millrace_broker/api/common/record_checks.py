@@ -6,6 +6,8 @@ The log checks sequence numbers.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -29,6 +31,8 @@ from millrace_broker.runtime.small_work import SMALL_BYTES
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_logger: Final = logging.getLogger(__name__)
+
 _TARGET: Final = {
     CompressionType.UNCOMPRESSED: Compression.NONE,
     CompressionType.GZIP: Compression.GZIP,
@@ -49,12 +53,20 @@ _USUAL_ROW_WORK_BYTES: Final = 64
 _FAST_COMPRESSIONS: Final = frozenset({Compression.NONE, Compression.LZ4, Compression.SNAPPY, Compression.ZSTD})
 """Compressions whose small bodies are decompressed in the event loop."""
 
-_CONVERTED_BYTES_MAX: Final = 256 * 2**20
-"""Largest size to which a batch of a Kafka client for a typed topic may be decompressed."""
+_DECOMPRESSED_BYTES_MAX: Final = 256 * 2**20
+"""Largest size to which a batch of rows may be decompressed. Kafka has no such limit."""
+_LARGE_BYTES: Final = 16 * 2**20
+"""Decompressed size above which a batch of rows is checked in a thread for decoding.
 
+There are few such threads. So the memory for large batches is bounded, and reads do not wait for them.
+"""
 
 RECORD_ERRORS_MAX: Final = 10_000
 """Largest number of bad records that the response to a producer names."""
+
+
+class _LargeBodyError(Exception):
+    """A batch of rows has more than ``_LARGE_BYTES`` decompressed."""
 
 
 async def check_records(
@@ -69,7 +81,7 @@ async def check_records(
     """Check every batch in ``data`` against its topic. Return the batches to append, recompressed if necessary.
 
     Small work runs in the event loop, other work in an I/O thread. Rows of Kafka clients for a typed topic become
-    columns, always in a thread for decoding.
+    columns, always in a thread for decoding. Batches that are large after decompression are checked in such a thread.
 
     Raises the errors of ``ProducedBatches``, ``UnknownSchemaError``, ``InvalidTimestampError`` and
     ``UnsupportedForFormatError``. ``SchemaMismatchError`` names row and column. ``InvalidRecordError`` is also raised
@@ -77,6 +89,27 @@ async def check_records(
     compacted topic every record must have a key.
     """
     check = partial(ProducedBatches, data, topic.config, in_transaction=in_transaction)
+    try:
+        return await _checked_where_it_fits(executors, codecs, topic, data, now_ms, check)
+    except _LargeBodyError:
+        _logger.info(
+            "a batch of %d bytes for %s has more than %d bytes decompressed, and is checked with few others",
+            len(data),
+            topic.name,
+            _LARGE_BYTES,
+        )
+        return await executors.run_decoding(lambda: check_bodies(codecs, topic, check(), now_ms, may_be_large=True))
+
+
+async def _checked_where_it_fits(
+    executors: Executors,
+    codecs: RecordCodecs,
+    topic: TopicInfo,
+    data: bytes | memoryview,
+    now_ms: int,
+    check: Callable[[], ProducedBatches],
+) -> ProducedBatches:
+    """Check every batch as ``check_records`` does. Raises ``_LargeBodyError`` too."""
     small_work = executors.small_work
     if small_work.includes(len(data)):
         batches = small_work.do(check)
@@ -85,7 +118,7 @@ async def check_records(
     else:
         return await executors.run_io(lambda: check_bodies(codecs, topic, check(), now_ms))
     if topic.is_typed and not all(header.is_columnar for _, header in batches.headers):
-        return await executors.run_decoding(check_bodies, codecs, topic, batches, now_ms)
+        return await executors.run_decoding(check_bodies, codecs, topic, batches, now_ms, may_be_large=True)
     are_rows = not any(header.is_columnar for _, header in batches.headers)
     if (
         are_rows
@@ -137,8 +170,12 @@ def _work_bytes(topic: TopicInfo, produced: ProducedBatches) -> int:
     return work_bytes
 
 
-def check_bodies(codecs: RecordCodecs, topic: TopicInfo, produced: ProducedBatches, now_ms: int) -> ProducedBatches:
+def check_bodies(
+    codecs: RecordCodecs, topic: TopicInfo, produced: ProducedBatches, now_ms: int, *, may_be_large: bool = False
+) -> ProducedBatches:
     """Check the bodies of batches, as ``check_records`` does. A recompressed or converted batch is checked again.
+
+    Raises ``_LargeBodyError`` for compressed rows above ``_LARGE_BYTES``, unless ``may_be_large``.
 
     As in Kafka, a batch of rows gets its records' largest timestamp, whatever its header says. librdkafka writes
     another one for records without a time.
@@ -151,10 +188,14 @@ def check_bodies(codecs: RecordCodecs, topic: TopicInfo, produced: ProducedBatch
         return schema_of_topic(topic, schema_id)
 
     for position, header in produced.headers:
-        if _is_usual(topic, data, position, header, now_ms, codec.DECOMPRESSED_BYTES_MAX):
+        is_limited = bool(header.compression) and not header.is_columnar and not may_be_large
+        bytes_max = min(_LARGE_BYTES, _DECOMPRESSED_BYTES_MAX) if is_limited else _DECOMPRESSED_BYTES_MAX
+        if _is_usual(topic, data, position, header, now_ms, bytes_max):
             continue
         is_converted = topic.is_typed and not header.is_columnar
-        max_bytes = _CONVERTED_BYTES_MAX if is_converted else codec.DECOMPRESSED_BYTES_MAX
+        max_bytes = codec.DECOMPRESSED_BYTES_MAX if header.is_columnar else _DECOMPRESSED_BYTES_MAX
+        if bytes_max < max_bytes and not header.is_columnar and codec.is_larger(data, position, header, bytes_max):
+            raise _LargeBodyError
         try:
             _check_kind(topic, data, position, header)
             batch = codec.validate_batch(
