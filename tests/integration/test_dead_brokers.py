@@ -1,6 +1,6 @@
 """Tests of brokers whose processes end, stop, or only refuse connections.
 
-Leaders change at once, or with the session. Sessions are so long here that none expires during a test.
+Leaders change at once, or with the session. A session lasts an hour here, so that a wait for its expiry fails.
 ``ZooKeeperServer.sessions`` shows at the end of a test that the dead broker's session is still there.
 """
 
@@ -23,12 +23,11 @@ from millrace.errors import MillraceError, NotLeaderError
 
 from ..ports import free_port
 from .broker_cluster import Cluster
-from .waiting import eventually
+from .waiting import AN_HOUR_MS, STALL_S, eventually
 from .zookeeper_server import Proxy, ZooKeeperServer, zookeeper_client
 
-SESSION_MS = 60_000
-PATIENCE_S = 50.0
-"""Shorter than a session, so that a wait for its expiry fails."""
+SESSION_MS = AN_HOUR_MS
+"""Much longer than ``STALL_S``, so that a wait for the expiry of a session fails."""
 
 
 class Registrations:
@@ -90,7 +89,7 @@ class Writer:
         number = 0
         while not self._is_over.is_set():
             try:
-                self._producer.send(self._topic, b"%d" % number, partition=0).result(PATIENCE_S)
+                self._producer.send(self._topic, b"%d" % number, partition=0).result(STALL_S)
             except (MillraceError, TimeoutError) as error:
                 self.failed.append(error)
                 return
@@ -100,7 +99,7 @@ class Writer:
     def until_more(self) -> None:
         """Wait until records that are sent from now on are acknowledged."""
         enough = len(self.acknowledged) + 2
-        eventually(lambda: self.failed or len(self.acknowledged) >= enough, PATIENCE_S)
+        eventually(lambda: self.failed or len(self.acknowledged) >= enough, "acknowledgements")
         assert not self.failed
 
     def __enter__(self) -> Writer:
@@ -135,9 +134,9 @@ def lead_all_internal_partitions(admin: Admin, leader: int) -> None:
 
     replicas = [leader, *({1, 2, 3} - {leader})]
     admin.alter_partition_reassignments(dict.fromkeys(partitions(), replicas))
-    eventually(lambda: not admin.list_partition_reassignments(), PATIENCE_S)
+    eventually(lambda: not admin.list_partition_reassignments(), "the reassignments")
     admin.elect_leaders()
-    eventually(lambda: set(partitions().values()) == {leader}, PATIENCE_S)
+    eventually(lambda: set(partitions().values()) == {leader}, "the election of the leader")
 
 
 def start(cluster: Cluster, *broker_ids: int) -> None:
@@ -167,7 +166,7 @@ def test_a_killed_leader_is_replaced_before_its_session_ends_and_returns_at_once
         assert registrations.controller() == 1
         assert registrations.epoch(3) == -1
         cluster.start_process(3)
-        eventually(lambda: set(cluster.isr(topic)) == {1, 2, 3}, PATIENCE_S)
+        eventually(lambda: set(cluster.isr(topic)) == {1, 2, 3}, "the ISR")
         assert registrations.is_alive(session), "the session of the killed process has not expired by then"
     assert values(cluster, topic) == writer.acknowledged
 
@@ -189,8 +188,8 @@ def test_a_killed_controller_leader_and_coordinator_is_replaced_before_its_sessi
         sharing.subscribe(topic)
         transactional.init_transactions()
         consumer.subscribe(topic)
-        eventually(lambda: len(list(sharing.poll(200))), PATIENCE_S)
-        eventually(lambda: len(list(consumer.poll(200))), PATIENCE_S)
+        eventually(lambda: len(list(sharing.poll(200))), "a record")
+        eventually(lambda: len(list(consumer.poll(200))), "a record")
         consumer.commit({partition: 1})
         # Broker 1 shall be the coordinator of all of them.
         lead_all_internal_partitions(admin, 1)
@@ -203,7 +202,7 @@ def test_a_killed_controller_leader_and_coordinator_is_replaced_before_its_sessi
         transactional.begin_transaction()
         transactional.send(topic, b"-1", partition=0)
         transactional.commit_transaction()
-        eventually(lambda: len(list(sharing.poll(200))), PATIENCE_S)
+        eventually(lambda: len(list(sharing.poll(200))), "a record")
         assert set(sharing.commit().values()) == {None}
         assert registrations.controller() in (2, 3)
         assert registrations.epoch(1) == -1
@@ -280,7 +279,7 @@ def test_a_leader_that_lives_and_refuses_connections_loses_nothing_acknowledged_
             session, epoch = registrations.session(3), registrations.epoch(3)
             for port in ports:
                 port.refuse()
-            eventually(lambda: registrations.epoch(3) not in (-1, epoch), PATIENCE_S)
+            eventually(lambda: registrations.epoch(3) not in (-1, epoch), "the new registration")
             assert registrations.session(3) == session, "the broker registered again in its session"
             # at the port that does not refuse, and that gets no controller requests
             behind = calls_to(f"127.0.0.1:{targets[1]}")
@@ -288,8 +287,8 @@ def test_a_leader_that_lives_and_refuses_connections_loses_nothing_acknowledged_
             for port in ports:
                 port.accept_again()
             writer.until_more()
-            eventually(lambda: cluster.leader(topic) in (1, 2), PATIENCE_S)
-            eventually(lambda: set(cluster.isr(topic)) == {1, 2, 3}, PATIENCE_S)
+            eventually(lambda: cluster.leader(topic) in (1, 2), "the new leader")
+            eventually(lambda: set(cluster.isr(topic)) == {1, 2, 3}, "the ISR")
             writer.until_more()
             assert registrations.is_alive(session)
         assert values(cluster, topic) == writer.acknowledged
@@ -305,11 +304,11 @@ def test_a_whole_cluster_that_was_killed_starts_again_before_its_sessions_end(
     start(cluster, 1, 2)
     cluster.admin.create_topic(topic, assignment={0: [1, 2]}, configs={"min.insync.replicas": "2"})
     with Producer(cluster.bootstrap_servers) as producer:
-        producer.send(topic, b"0", partition=0).result(PATIENCE_S)
+        producer.send(topic, b"0", partition=0).result(STALL_S)
     sessions = [registrations.session(each) for each in (1, 2)]
     for process in cluster.processes.values():
         process.end(signal.SIGKILL)
     start(cluster, 1, 2)
-    eventually(lambda: set(cluster.isr(topic)) == {1, 2}, PATIENCE_S)
+    eventually(lambda: set(cluster.isr(topic)) == {1, 2}, "the ISR")
     assert values(cluster, topic) == [0]
     assert all(registrations.is_alive(each) for each in sessions)

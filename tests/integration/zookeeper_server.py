@@ -30,7 +30,7 @@ from millrace.coordination.zookeeper import ZooKeeperCoordination
 from ..planted_secrets import planted
 from ..ports import free_port
 from ..properties_files import write_properties
-from .waiting import STALL_S, eventually
+from .waiting import AN_HOUR_MS, STALL_S, eventually
 
 TICK_MS = 100
 SESSION_MS = 2_000
@@ -82,7 +82,7 @@ class ZooKeeperServer:
         """Start the server at its port, on the content of its folder. Return False if it ended."""
         settings = {
             "tickTime": str(TICK_MS),
-            "maxSessionTimeout": "60000",
+            "maxSessionTimeout": str(AN_HOUR_MS),
             "maxClientCnxns": "0",
             "admin.enableServer": "false",
             "4lw.commands.whitelist": "ruok,dump",
