@@ -41,12 +41,15 @@ from millrace_broker.metadata import LiveBroker, registration
 from millrace_broker.replication.core import Follower, Leader
 from millrace_broker.server import BrokerServer
 
-from .waiting import STALL_S, Stall, eventually, eventually_async
+from .waiting import AN_HOUR_MS, STALL_S, Stall, eventually, eventually_async
 
 T = TypeVar("T")
+LAG_MS = 1000
+LONG_LAG = {"replica.lag.time.max.ms": str(AN_HOUR_MS)}
+"""Options with which followers stay in the ISR until ``ReplicaCluster.set_lag``."""
 NOW_MS = 1_700_000_000_000
 OPTIONS = {
-    "replica.lag.time.max.ms": "1000",
+    "replica.lag.time.max.ms": str(LAG_MS),
     "replica.fetch.wait.max.ms": "100",
     "replica.fetch.backoff.ms": "50",
     "replica.high.watermark.checkpoint.interval.ms": "100",
@@ -338,6 +341,18 @@ class ReplicaCluster:
         broker.catalog.refresh(topic)
         broker.catalog.update_metadata(self._metadata_request(1, self._states_of(topic)))
 
+    def set_lag(self, lag_ms: int, topic: str, partition: int = 0) -> None:
+        """Apply another ``replica.lag.time.max.ms`` to a partition's leader. Its broker checks the ISR more often."""
+        replicas = self.broker(self.leadership[TopicPartition(topic, partition)].leader).replicas
+        hosted = replicas.find(topic, partition)
+        assert hosted is not None
+
+        async def apply(leader: Leader = hosted.leader) -> None:
+            leader.settings = replace(leader.settings, replica_lag_time_max_ms=lag_ms)
+            replicas._begin(replicas._shrink_isrs(LAG_MS / 2000))
+
+        self.run(apply())
+
     # --- queries ---------------------------------------------------------------------------------------------
 
     def isr(self, topic: str, partition: int = 0) -> set[int]:
@@ -403,7 +418,7 @@ def append(
     *values: bytes,
     acks: int = -1,
     partition: int = 0,
-    timeout_ms: int = 10_000,
+    timeout_ms: int = AN_HOUR_MS,
     **options: Any,
 ) -> pb.ProduceResponse.PartitionResult:
     """Append one batch at a broker as a client does."""

@@ -7,20 +7,35 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from asyncio import wrap_future
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+
+import pytest
 
 from millrace.errors import IneligibleReplicaError
 from millrace_broker.decisions import IsrChange, Leadership
 from millrace_broker.decisions import TopicPartition as Key
 from millrace_broker.replication.core import Leader
 
-from .replica_cluster import ReplicaCluster, append, values_of
-from .waiting import STALL_S, eventually
+from .replica_cluster import LAG_MS, LONG_LAG, ReplicaCluster, append, values_of
+from .waiting import AN_HOUR_MS, STALL_S, eventually
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ReplicaCluster]:
+    """Start three brokers whose followers stay in the ISR until ``set_lag``."""
+    with ReplicaCluster(tmp_path, options=LONG_LAG) as running:
+        yield running
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[ReplicaCluster]:
+    """Start two such brokers."""
+    with ReplicaCluster(tmp_path, brokers=2, options=LONG_LAG) as running:
+        yield running
 
 
 def test_records_that_an_in_sync_replica_lacks_are_not_read(pair: ReplicaCluster) -> None:
@@ -31,6 +46,7 @@ def test_records_that_an_in_sync_replica_lacks_are_not_read(pair: ReplicaCluster
     assert append(pair, 1, "t", b"b", acks=1).base_offset == 1
     assert (pair.log(1, "t").log_end_offset, pair.log(1, "t").high_watermark) == (2, 1)
     assert values_of(pair, "t") == [b"a"]
+    pair.set_lag(LAG_MS, "t")
     pair.wait_for_isr("t", 1)  # after a while only the leader is in sync
     eventually(lambda: pair.log(1, "t").high_watermark == 2)
     assert values_of(pair, "t") == [b"a", b"b"]
@@ -45,7 +61,9 @@ def test_appends_are_acknowledged_by_their_acks_and_refused_with_too_small_an_is
     pair.kill(2)
     late = append(pair, 1, "t", b"late", timeout_ms=100)
     assert late.error.code == 7  # appended, and not acknowledged in time
+    pair.set_lag(LAG_MS, "t")
     pair.wait_for_isr("t", 1)
+    pair.set_lag(AN_HOUR_MS, "t")
     end = pair.log(1, "t").log_end_offset
     assert append(pair, 1, "t", b"refused").error.code == 19
     assert pair.log(1, "t").log_end_offset == end  # no record was appended
@@ -64,11 +82,17 @@ def test_appends_are_acknowledged_by_their_acks_and_refused_with_too_small_an_is
 def test_the_isr_shrinks_and_grows(cluster: ReplicaCluster) -> None:
     cluster.create("t", (1, 2, 3))
     append(cluster, 1, "t", b"a")
-    started = time.monotonic()
+    cluster.settle("t")
     cluster.kill(3)
-    assert append(cluster, 1, "t", b"b").base_offset == 1  # waits until the dead broker has left the ISR
-    assert time.monotonic() - started > 0.5
+    leader = leader_of(cluster)
+    with ThreadPoolExecutor(1) as pool:
+        appended = pool.submit(append, cluster, 1, "t", b"b")
+        eventually(lambda: leader.followers[2].log_end_offset == 2)
+        assert (leader.high_watermark, appended.done()) == (1, False), "the dead broker is in the ISR"
+        cluster.set_lag(LAG_MS, "t")
+        assert appended.result(STALL_S).base_offset == 1
     assert cluster.isr("t") == {1, 2}
+    cluster.set_lag(AN_HOUR_MS, "t")
     cluster.start(3)
     cluster.tell("t", 3)
     cluster.wait_for_isr("t", 1, 2, 3)
@@ -97,6 +121,11 @@ def shuts_down(cluster: ReplicaCluster, refusal: Callable[[], Awaitable[None]]) 
     cluster.elect("t", 1, isr=(1, 2))
     assert asked.wait(STALL_S)
     cluster.kill(3)
+    return leader_of(cluster)
+
+
+def leader_of(cluster: ReplicaCluster) -> Leader:
+    """Return the state of broker 1 as the leader of the topic's partition."""
     hosted = cluster.broker(1).replicas.find("t", 0)
     assert hosted is not None
     return hosted.leader
@@ -106,20 +135,19 @@ def test_a_record_is_acknowledged_once_a_broker_that_shuts_down_is_refused(clust
     refusal: Future[None] = Future()
     leader = shuts_down(cluster, lambda: wrap_future(refusal))
     with ThreadPoolExecutor(1) as pool:
-        appended = pool.submit(append, cluster, 1, "t", b"b", timeout_ms=60_000)
+        appended = pool.submit(append, cluster, 1, "t", b"b")
         eventually(lambda: leader.followers[2].log_end_offset == 2)
         assert (leader.high_watermark, appended.done()) == (1, False), "broker 3 may be in the ISR"
         refusal.set_result(None)
         assert not appended.result(STALL_S).HasField("error")
 
 
-def test_a_record_is_acknowledged_once_a_broker_near_the_leader_is_dead(tmp_path: Path) -> None:
-    with ReplicaCluster(tmp_path, options={"replica.lag.time.max.ms": "600000"}) as cluster:
-        leader = shuts_down(cluster, partial(asyncio.sleep, 0))
-        cluster.broker(1).replicas.brokers_alive(frozenset({1, 2, 3}))  # no broker has noticed yet
-        with ThreadPoolExecutor(1) as pool:
-            appended = pool.submit(append, cluster, 1, "t", b"b", timeout_ms=60_000)
-            eventually(lambda: leader.followers[2].log_end_offset == 2)
-            assert (leader.high_watermark, appended.done()) == (1, False), "broker 3 had caught up"
-            cluster._loop.call_soon_threadsafe(cluster.broker(1).replicas.brokers_alive, frozenset({1, 2}))
-            assert not appended.result(STALL_S).HasField("error")
+def test_a_record_is_acknowledged_once_a_broker_near_the_leader_is_dead(cluster: ReplicaCluster) -> None:
+    leader = shuts_down(cluster, partial(asyncio.sleep, 0))
+    cluster.broker(1).replicas.brokers_alive(frozenset({1, 2, 3}))  # no broker has noticed yet
+    with ThreadPoolExecutor(1) as pool:
+        appended = pool.submit(append, cluster, 1, "t", b"b")
+        eventually(lambda: leader.followers[2].log_end_offset == 2)
+        assert (leader.high_watermark, appended.done()) == (1, False), "broker 3 had caught up"
+        cluster._loop.call_soon_threadsafe(cluster.broker(1).replicas.brokers_alive, frozenset({1, 2}))
+        assert not appended.result(STALL_S).HasField("error")

@@ -52,6 +52,11 @@ class Process:
         self._process.stdout.close()
         return status
 
+    def kill(self) -> None:
+        """Kill the process, if it still runs, and close its output."""
+        self._process.kill()
+        self.wait()
+
     def private_bytes(self) -> int:
         """Return the private memory of the process.
 
@@ -80,8 +85,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Process]]:
 
     yield start
     for process in started:
-        if process.is_running:
-            process.end(signal.SIGKILL)
+        process.kill()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -239,11 +243,14 @@ def test_acknowledged_records_and_topics_survive_kill_9_at_any_moment(
     acknowledged: dict[str, int] = {}
     for round_number in range(rounds):
         process = start()
-        killer = threading.Timer(chance.uniform(0.1, 0.6), os.kill, (process._process.pid, signal.SIGKILL))
-        killer.start()
-        calls = calls_to(process.address)
+        killer = threading.Timer(chance.uniform(0.1, 0.6), process.kill)
+        if round_number % 2:  # at any moment, perhaps before an acknowledgement
+            killer.start()
         try:
+            calls = calls_to(process.address)
             for number in range(10_000):
+                if number == 1 and not round_number % 2:
+                    killer.start()
                 name = f"t{round_number}-{number // 3}"
                 if calls.create(name, partitions=2).error.code == 0:
                     acknowledged[name] = 0
@@ -257,8 +264,8 @@ def test_acknowledged_records_and_topics_survive_kill_9_at_any_moment(
                     calls.call("DeleteTopics", pb.DeleteTopicsRequest(names=[victim], timeout_ms=AN_HOUR_MS))
         except errors.MillraceError as error:
             assert not process.is_running or isinstance(error, errors.BrokerUnavailableError), error  # noqa: PT017
+        assert process.wait() == -signal.SIGKILL
         killer.join()
-        process.wait()
     calls = calls_to(start().address)
     topics = calls.topics()
     for name, end_offset in acknowledged.items():

@@ -32,7 +32,7 @@ from millrace_broker.replication.core import Follower, ReplicationSettings
 from millrace_broker.replication.runtime import manager, wire
 
 from .kafka_wire import KafkaWire
-from .replica_cluster import ReplicaCluster, append, values_of
+from .replica_cluster import LAG_MS, LONG_LAG, ReplicaCluster, append, values_of
 from .waiting import STALL_S, Stall, eventually
 
 _NOT_LEADER = 6
@@ -188,18 +188,20 @@ def test_with_flush_before_ack_only_synced_records_are_acknowledged(pair: Replic
     assert pair.log(1, "t").recovery_point == 11
 
 
-def test_a_follower_whose_disk_refuses_does_not_keep_others_waiting(pair: ReplicaCluster) -> None:
-    pair.create("t", (1, 2), (1, 2))
-    append(pair, 1, "t", b"a")
-    pair.settle("t")
-    broken = pair.log(2, "t")
-    broken._local.failure = StorageError("input/output error")
-    assert append(pair, 1, "t", b"b").base_offset == 1  # once the follower has left the ISR
-    assert pair.isr("t") == {1}
-    assert append(pair, 1, "t", b"c", partition=1).base_offset == 0
-    pair.settle("t", 1)
-    assert pair.isr("t", 1) == {1, 2}
-    assert broken.log_end_offset == 1
+def test_a_follower_whose_disk_refuses_does_not_keep_others_waiting(tmp_path: Path) -> None:
+    with ReplicaCluster(tmp_path, brokers=2, options=LONG_LAG) as pair:
+        pair.create("t", (1, 2), (1, 2))
+        append(pair, 1, "t", b"a")
+        pair.settle("t")
+        broken = pair.log(2, "t")
+        broken._local.failure = StorageError("input/output error")
+        pair.set_lag(LAG_MS, "t")
+        assert append(pair, 1, "t", b"b").base_offset == 1  # once the follower has left the ISR
+        assert pair.isr("t") == {1}
+        assert append(pair, 1, "t", b"c", partition=1).base_offset == 0
+        pair.settle("t", 1)
+        assert pair.isr("t", 1) == {1, 2}
+        assert broken.log_end_offset == 1
 
 
 def test_deleted_records_continue_all_replicas(pair: ReplicaCluster) -> None:

@@ -5,13 +5,13 @@ The kill is SIGKILL. No acknowledged record is lost.
 
 from __future__ import annotations
 
-import os
+import contextlib
 import random
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,8 @@ CONFIGS = {
     "local.retention.bytes": "1",
     "flush.ms": "10",
 }
+KILLED_AFTER = 40
+"""The acknowledged batches of every other round before the broker may be killed. They fill more than three segments."""
 
 
 def start_broker(data: Path, remote: Path) -> tuple[subprocess.Popen[str], str]:
@@ -50,11 +52,17 @@ def start_broker(data: Path, remote: Path) -> tuple[subprocess.Popen[str], str]:
     return process, process.stdout.readline().rpartition(" ")[2].strip()
 
 
-def end(process: subprocess.Popen[str], number: signal.Signals) -> None:
-    process.send_signal(number)
-    process.wait(STALL_S)
+@contextlib.contextmanager
+def running(data: Path, remote: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Start a broker, and return its process and address. Kill the process at the end."""
+    process, address = start_broker(data, remote)
     assert process.stdout is not None
-    process.stdout.close()
+    with process.stdout:
+        try:
+            yield process, address
+        finally:
+            process.kill()
+            process.wait(STALL_S)
 
 
 @pytest.mark.dial("BROKER_KILL_ROUNDS", seconds=10)
@@ -67,30 +75,28 @@ def test_acknowledged_records_survive_kill_9_while_segments_move_to_the_store(
     data, remote = tmp_path / "data", tmp_path / "remote"
     acknowledged: dict[int, bytes] = {}
     for round_number in range(rounds):
-        process, address = start_broker(data, remote)
-        killer = threading.Timer(chance.uniform(0.3, 1.5), os.kill, (process.pid, signal.SIGKILL))
-        killer.start()
-        calls = calls_to(address)
-        try:
-            if not round_number:
-                calls.create("t", configs=CONFIGS)
-            for number in range(100_000):
-                values = [b"%d-%d-%d" % (round_number, number, each) for each in range(10)]
-                result = calls.produce("t", calls.batch(*values))
-                if result.error.code == 0:
-                    acknowledged.update(enumerate(values, result.base_offset))
-        except errors.MillraceError as error:
-            assert isinstance(error, errors.BrokerUnavailableError | errors.RequestTimedOutError), error  # noqa: PT017
-        killer.join()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
-    process, address = start_broker(data, remote)
-    try:
-        calls = calls_to(address)
-        check(calls, acknowledged, remote)
-    finally:
-        end(process, signal.SIGTERM)
+        with running(data, remote) as (process, address):
+            killer = threading.Timer(chance.uniform(0.3, 1.5), process.kill)
+            if round_number % 2:  # at any moment, perhaps before an acknowledgement
+                killer.start()
+            try:
+                calls = calls_to(address)
+                if not round_number:
+                    calls.create("t", configs=CONFIGS)
+                for number in range(100_000):
+                    if number == KILLED_AFTER and not round_number % 2:
+                        killer.start()
+                    values = [b"%d-%d-%d" % (round_number, number, each) for each in range(10)]
+                    result = calls.produce("t", calls.batch(*values))
+                    if result.error.code == 0:
+                        acknowledged.update(enumerate(values, result.base_offset))
+            except errors.MillraceError as error:
+                assert isinstance(error, errors.BrokerUnavailableError | errors.RequestTimedOutError), error  # noqa: PT017
+            assert process.wait(STALL_S) == -signal.SIGKILL
+    with running(data, remote) as (process, address):
+        check(calls_to(address), acknowledged, remote)
+        process.send_signal(signal.SIGTERM)
+        process.wait(STALL_S)
 
 
 def check(calls: Any, acknowledged: dict[int, bytes], remote: Path) -> None:
