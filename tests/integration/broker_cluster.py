@@ -168,7 +168,8 @@ class BrokerProcess:
         self._process.send_signal(signal.SIGCONT)
 
     def end(self, number: signal.Signals) -> None:
-        if self._process is None or self._process.poll() is not None:
+        """Send a signal, unless the process has ended, and wait for the end. Close its output."""
+        if self._process is None:
             return
         self._process.send_signal(number)
         self._process.wait(STALL_S)

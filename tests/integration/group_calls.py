@@ -44,7 +44,7 @@ class Groups:
         return pb.JoinGroupRequest(
             **{
                 "group_id": self.group_id,
-                "session_timeout_ms": 10_000,
+                "session_timeout_ms": 60_000,
                 "rebalance_timeout_ms": 10_000,
                 "member_id": member_id,
                 "protocol_type": "consumer",

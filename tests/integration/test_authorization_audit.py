@@ -255,15 +255,14 @@ def test_an_outage_is_spooled_and_read_back(tmp_path: Path, monkeypatch: pytest.
 
 def test_rows_of_the_last_moment_are_written_at_the_next_start(tmp_path: Path) -> None:
     options = {**OPTIONS, "audit.decisions": "denied", "audit.interval.ms": "3600000"}
-    broker = EmbeddedBroker(tmp_path, options=options).start()
-    let(broker)
-    with (
-        Admin({"bootstrap.servers": broker.bootstrap_servers, "client.id": "last"}) as admin,
-        pytest.raises(AuthorizationError),
-    ):
-        admin.create_topic("last", partitions=1)
-    assert audit_of(broker).statistics().written == 0
-    broker.stop()
+    with EmbeddedBroker(tmp_path, options=options) as broker:
+        let(broker)
+        with (
+            Admin({"bootstrap.servers": broker.bootstrap_servers, "client.id": "last"}) as admin,
+            pytest.raises(AuthorizationError),
+        ):
+            admin.create_topic("last", partitions=1)
+        assert audit_of(broker).statistics().written == 0
     with EmbeddedBroker(tmp_path, options=OPTIONS) as again:
         let(again, ALL_TOPICS)
         with Rows(again) as rows:

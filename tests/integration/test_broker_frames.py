@@ -30,7 +30,7 @@ from millrace_broker.server import BrokerServer
 from millrace_broker.testing import EmbeddedBroker
 
 from .frame_calls import Frames
-from .waiting import STALL_S, eventually
+from .waiting import AN_HOUR_MS, STALL_S, eventually
 
 
 @pytest.fixture
@@ -350,20 +350,17 @@ def test_a_call_whose_deadline_has_passed_is_cancelled(connection: Frames, calls
 
 
 def test_stopping_lets_calls_end_and_says_goodbye(tmp_path: Path, calls_to: Any) -> None:
-    broker = EmbeddedBroker(tmp_path / "data").start()
-    calls = calls_to(broker.bootstrap_servers)
-    calls.create("t")
-    idle, waiting = Frames(broker), Frames(broker)
-    for each in (idle, waiting):
-        each.greet()
-    waiting.send("Fetch", calls.fetch_request({"t": {0: 0}}, max_wait_ms=60_000))
-    eventually(lambda: _limits(broker).parked == 1)
-    broker.stop()
-    assert idle.head().kind is frames.Kind.GOODBYE
-    assert next(read_fetch_response(waiting.receive())).records.size == 0  # arrivals end when the broker stops
-    assert waiting.head().kind is frames.Kind.GOODBYE
-    for each in (idle, waiting):
-        each.close()
+    with EmbeddedBroker(tmp_path / "data") as broker, Frames(broker) as idle, Frames(broker) as waiting:
+        calls = calls_to(broker.bootstrap_servers)
+        calls.create("t")
+        for each in (idle, waiting):
+            each.greet()
+        waiting.send("Fetch", calls.fetch_request({"t": {0: 0}}, max_wait_ms=AN_HOUR_MS))
+        eventually(lambda: _limits(broker).parked == 1)
+        broker.stop()
+        assert idle.head().kind is frames.Kind.GOODBYE
+        assert next(read_fetch_response(waiting.receive())).records.size == 0  # arrivals end when the broker stops
+        assert waiting.head().kind is frames.Kind.GOODBYE
 
 
 @pytest.mark.parametrize("turns", range(4))

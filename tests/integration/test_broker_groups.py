@@ -32,6 +32,7 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.testing import EmbeddedBroker
 
 from .group_calls import Groups, subscription
+from .passing_time import pass_time
 from .waiting import AN_HOUR_MS, STALL_S, eventually
 
 OPTIONS = {
@@ -142,10 +143,12 @@ def test_a_second_member_makes_a_second_generation(calls: Any, group: str, threa
 
 
 def test_a_member_without_heartbeats_is_removed_after_its_session(
-    calls: Any, group: str, threads: ThreadPoolExecutor
+    module_broker: EmbeddedBroker, calls: Any, group: str, threads: ThreadPoolExecutor
 ) -> None:
     groups = Groups(calls, group)
-    [joined] = rebalanced(groups, threads, lambda: groups.join(session_timeout_ms=300))
+    [joined] = rebalanced(groups, threads, lambda: groups.join(session_timeout_ms=300_000))
+    groups.heartbeat(joined)
+    pass_time(module_broker, 300)
     groups.wait_for("Empty")
     assert refusal(lambda: groups.heartbeat(joined)) is UnknownMemberError
 

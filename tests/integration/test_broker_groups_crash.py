@@ -5,7 +5,6 @@ The kill is SIGKILL.
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import threading
@@ -47,20 +46,13 @@ def start(tmp_path: Path) -> Iterator[Callable[[], Process]]:
 
     yield start
     for process in started:
-        if process.is_running:
-            process.end(signal.SIGKILL)
+        process.kill()
 
 
 def chance() -> random.Random:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     return random.Random(seed)
-
-
-def kill_after(process: Process, seconds: float) -> threading.Timer:
-    killer = threading.Timer(seconds, os.kill, (process._process.pid, signal.SIGKILL))
-    killer.start()
-    return killer
 
 
 @pytest.mark.dial("BROKER_KILL_ROUNDS", seconds=10)
@@ -86,9 +78,13 @@ def test_committed_offsets_survive_kill_9_and_never_regress(
             joined = groups["members"].join(session_timeout_ms=300_000)
             groups["members"].sync(joined, {joined.member_id: b"all"})
             member = joined.member_id, joined.generation_id
-        killer = kill_after(process, dice.uniform(0.1, 0.6))
+        killer = threading.Timer(dice.uniform(0.1, 0.6), process.kill)
+        if round_number % 2:  # at any moment, perhaps before an acknowledgement
+            killer.start()
         try:
-            for _ in range(100_000):
+            for number in range(100_000):
+                if number == 1 and not round_number % 2:
+                    killer.start()
                 name, partition = dice.choice(sorted(groups)), dice.randrange(PARTITIONS)
                 offset = tried.get((name, partition), 0) + dice.randint(1, 5)
                 tried[name, partition] = offset
@@ -99,8 +95,8 @@ def test_committed_offsets_survive_kill_9_and_never_regress(
                 acknowledged[name, partition] = offset
         except SEVERED:
             pass
+        assert process.wait() == -signal.SIGKILL
         killer.join()
-        process.wait()
     calls = calls_to(start().address)
     check({name: Groups(calls, name) for name, _ in acknowledged}, acknowledged, tried)
     assert acknowledged
@@ -136,9 +132,13 @@ def test_accepted_records_are_not_delivered_again_after_kill_9(
             assert calls.create(TOPIC).error.code == 0
         share = Share(calls, "g")
         share.join("m", TOPIC)
-        killer = kill_after(process, dice.uniform(0.1, 0.6))
+        killer = threading.Timer(dice.uniform(0.1, 0.6), process.kill)
+        if round_number % 2:  # at any moment, perhaps before an acknowledgement
+            killer.start()
         try:
-            for _ in range(100_000):
+            for number in range(100_000):
+                if number == 1 and not round_number % 2:
+                    killer.start()
                 assert calls.produce(TOPIC, calls.batch(*[b"x"] * 10)).error.code == 0
                 for offset in share.offsets("m", TOPIC, most=dice.randint(1, 20)):
                     assert not accepted[offset], f"{offset} was accepted, and is delivered again"
@@ -152,8 +152,8 @@ def test_accepted_records_are_not_delivered_again_after_kill_9(
                     accepted[offset] += 1
         except SEVERED:
             pass
+        assert process.wait() == -signal.SIGKILL
         killer.join()
-        process.wait()
     calls = calls_to(start().address)
     share = Share(calls, "g")
     share.join("m", TOPIC)

@@ -32,7 +32,8 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.testing import EmbeddedBroker
 
 from .group_calls import Share, acquired
-from .waiting import Stall, eventually
+from .passing_time import pass_time
+from .waiting import AN_HOUR_MS, STALL_S, Stall, eventually
 
 OPTIONS = {
     "share.auto.offset.reset": "earliest",
@@ -199,15 +200,18 @@ def test_invalid_requests_of_share_groups_are_refused(calls: Any, group: str, fi
     assert type(calls.error("JoinGroup", joining)) is InconsistentGroupProtocolError
 
 
+LOCK_S, SESSION_S = 60, 3600
+
+
 def test_record_locks_and_sessions_of_silent_members_expire(
     tmp_path: Path, calls_to: Callable[[str], Any], topic: str
 ) -> None:
     options = {
         **OPTIONS,
-        "group.share.record.lock.duration.ms": "300",
-        "group.share.session.timeout.ms": "1500",
+        "group.share.record.lock.duration.ms": str(LOCK_S * 1000),
+        "group.share.session.timeout.ms": str(SESSION_S * 1000),
     }
-    with EmbeddedBroker(tmp_path, options=options) as broker:
+    with EmbeddedBroker(tmp_path, options=options) as broker, ThreadPoolExecutor(1) as pool:
         calls = calls_to(broker.bootstrap_servers)
         calls.create(topic)
         calls.produce(topic, calls.batch(b"a", b"b"))
@@ -215,18 +219,16 @@ def test_record_locks_and_sessions_of_silent_members_expire(
         share.join("silent", topic)
         share.join("b", topic)
         assert share.offsets("silent", topic) == [0, 1]
-        result = share.fetch("b", topic, wait_ms=10_000)
+        waiting = pool.submit(share.fetch, "b", topic, wait_ms=AN_HOUR_MS)
+        eventually(lambda: broker.server.broker.statistics().admission.parked == 1, "the fetch that waits")
+        pass_time(broker, LOCK_S)
+        result = waiting.result(STALL_S)
         assert [(run.first_offset, run.last_offset, run.delivery_count) for run in result.acquired] == [(0, 1, 2)]
         assert share.acknowledge("silent", topic, 0, 1) == InvalidRecordStateError.code
 
-        def is_unknown() -> bool:
-            try:
-                share.beat("silent", 1)
-            except (UnknownMemberError, FencedMemberEpochError) as error:
-                return isinstance(error, UnknownMemberError)
-            return False
-
-        eventually(is_unknown, "the session to end", pause_s=0.05)
+        pass_time(broker, SESSION_S)
+        with pytest.raises(UnknownMemberError):
+            share.beat("silent", 1)
 
 
 def test_a_group_begins_at_the_end_by_default(tmp_path: Path, calls_to: Callable[[str], Any], topic: str) -> None:

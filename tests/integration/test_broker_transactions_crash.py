@@ -5,7 +5,6 @@ The kill is SIGKILL. Each transaction is visible completely or not at all.
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import threading
@@ -21,7 +20,7 @@ from millrace.errors import MillraceError
 
 from .test_broker_process import Process
 from .transaction_calls import Producer, committed, together
-from .waiting import STALL_S
+from .waiting import STALL_S, eventually
 
 TOPIC = "orders"
 PARTITIONS = 3
@@ -39,8 +38,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[], Process]]:
 
     yield start
     for process in started:
-        if process.is_running:
-            process.end(signal.SIGKILL)
+        process.kill()
 
 
 @dataclass
@@ -59,6 +57,11 @@ class History:
     attempts: list[Attempt] = field(default_factory=list)
     steps: dict[int, list[Attempt]] = field(default_factory=lambda: defaultdict(list))
     next_step: int = 0
+
+    @property
+    def has_ended_transactions(self) -> bool:
+        """Tell whether a step of the query and a producer's transaction were committed."""
+        return self.next_step > 0 and any(attempt.is_committed for attempt in list(self.attempts))
 
 
 def write_one(calls: Any, name: str, history: History, chance: random.Random) -> None:
@@ -110,11 +113,11 @@ def test_each_transaction_is_there_as_a_whole_or_not_at_all(
         process = start()
         if not round_number:
             calls_to(process.address).create(TOPIC, PARTITIONS)
-        killer = threading.Timer(chance.uniform(0.3, 1.5), os.kill, (process._process.pid, signal.SIGKILL))
-        killer.start()
-        _work_until_killed(process, calls_to, history, chance)
+        killer = threading.Timer(chance.uniform(0.3, 1.5), process.kill)
+        # Every other round may end before any transaction does.
+        _work_until_killed(process, calls_to, history, chance, killer, always=bool(round_number % 2))
+        assert process.wait() == -signal.SIGKILL
         killer.join()
-        process.wait()
     calls = calls_to(start().address)
     for number in range(WRITERS):
         Producer(calls, f"writer-{number}").init()  # aborts the open transactions
@@ -124,8 +127,15 @@ def test_each_transaction_is_there_as_a_whole_or_not_at_all(
 
 
 def _work_until_killed(
-    process: Process, calls_to: Callable[[str], Any], history: History, chance: random.Random
+    process: Process,
+    calls_to: Callable[[str], Any],
+    history: History,
+    chance: random.Random,
+    killer: threading.Timer,
+    *,
+    always: bool,
 ) -> None:
+    """Write until the killer's time is over. The time begins at once, or when transactions of both kinds have ended."""
     failures: list[BaseException] = []
 
     def until_killed(work: Callable[..., None], *arguments: Any) -> None:
@@ -141,6 +151,8 @@ def _work_until_killed(
     threads.append(threading.Thread(target=until_killed, args=(write_together,)))
     for thread in threads:
         thread.start()
+    eventually(lambda: always or failures or history.has_ended_transactions, "transactions")
+    killer.start()
     for thread in threads:
         thread.join(STALL_S)
         assert not thread.is_alive()
@@ -163,5 +175,4 @@ def _check(calls: Any, history: History) -> None:
     for step in range(history.next_step):
         visible = [attempt for attempt in history.steps[step] if attempt.value in where]
         assert len(visible) == 1, f"step {step} is there {len(visible)} times: {history.steps[step]}"
-    assert history.next_step > 0
-    assert any(attempt.is_committed for attempt in history.attempts)
+    assert history.has_ended_transactions

@@ -39,6 +39,8 @@ class Proxy:
         self.target: EmbeddedBroker | None = None
         self.swallow_answers = False
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
+        self._opening = threading.Lock()
+        """No pair is half open while it is held."""
         for listener in self._listeners:
             threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
 
@@ -50,19 +52,27 @@ class Proxy:
                 return
             threading.Thread(target=self._serve, args=(client, listener), daemon=True).start()
 
+    def _open(self, client: socket.socket, listener: socket.socket) -> tuple[socket.socket, socket.socket] | None:
+        """Connect a client to the present target, if the target accepts connections."""
+        with self._opening:
+            port = 1
+            if self.target is not None:
+                server = self.target.server
+                port = server.port if listener is self._listeners[0] else server.grpc_address.port
+            try:
+                pair = (client, socket.create_connection(("127.0.0.1", port), STALL_S))
+            except OSError:
+                client.close()
+                return None
+            pair[1].settimeout(None)
+            self._pairs.add(pair)
+            return pair
+
     def _serve(self, client: socket.socket, listener: socket.socket) -> None:
-        target = self.target
-        port = 1
-        if target is not None:
-            server = target.server
-            port = server.port if listener is self._listeners[0] else server.grpc_address.port
-        try:
-            broker = socket.create_connection(("127.0.0.1", port))
-        except OSError:
-            client.close()
+        pair = self._open(client, listener)
+        if pair is None:
             return
-        pair = (client, broker)
-        self._pairs.add(pair)
+        broker = pair[1]
         with contextlib.suppress(OSError, ValueError):
             while True:
                 for readable in select.select(pair, [], [])[0]:
@@ -83,7 +93,10 @@ class Proxy:
             end.close()
 
     def cut_all(self) -> None:
-        for pair in list(self._pairs):
+        """Cut the connections to the present target, and to earlier ones."""
+        with self._opening:
+            pairs = list(self._pairs)
+        for pair in pairs:
             self._cut(pair)
 
     def close(self) -> None:

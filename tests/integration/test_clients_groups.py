@@ -35,6 +35,7 @@ from millrace.errors import (
 from millrace_broker.testing import EmbeddedBroker
 
 from .consumer_groups import QUICK_GROUPS, Group, Told, places, poll_on, poll_until, read
+from .passing_time import expire_member
 from .waiting import AN_HOUR_MS, STALL_S, Stall, eventually
 
 BROKER_OPTIONS = QUICK_GROUPS
@@ -89,9 +90,12 @@ def test_other_members_continue_the_partitions_of_a_killed_member(group: Group, 
     group.create_topic(4, 3000)
     outputs = [tmp_path / f"{number}.txt" for number in range(3)]
     program = Path(__file__).with_name("consuming_process.py")
-    options = group.config(max_poll_records=50, enable_auto_commit="false", session_timeout_ms="2000")
-    command = [sys.executable, str(program), json.dumps(options), group.name]
-    processes = [subprocess.Popen([*command, str(output)]) for output in outputs]
+    options = group.config(max_poll_records=50, enable_auto_commit="false", session_timeout_ms="600000")
+    given = [json.dumps(options | {"client.id": str(output)}) for output in outputs]
+    processes = [
+        subprocess.Popen([sys.executable, program, each, group.name, output])
+        for each, output in zip(given, outputs, strict=True)
+    ]
     try:
         alive = dict(zip(processes, outputs, strict=True))
         for _ in range(2):
@@ -100,7 +104,7 @@ def test_other_members_continue_the_partitions_of_a_killed_member(group: Group, 
             victim = next(process for process, output in alive.items() if _has_read_much(output))
             victim.send_signal(signal.SIGKILL)
             victim.wait()
-            del alive[victim]
+            expire_member(group.broker, group.name, str(alive.pop(victim)))
         with Admin(group.broker.bootstrap_servers) as admin:
             eventually(lambda: _lag(admin, group.name) == 0, progress=lambda: _lag(admin, group.name))
     finally:
@@ -264,33 +268,32 @@ def test_members_live_through_a_restart_of_the_broker(tmp_path: Path) -> None:
 
 
 def test_closing_in_time_does_not_wait_for_a_look_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = EmbeddedBroker(tmp_path, options={"group.initial.rebalance.delay.ms": "0"}).start()
-    servers = broker.bootstrap_servers
-    with Admin(servers) as admin, Producer(servers) as producer:
-        admin.create_topic("t", partitions=1)
-        producer.send("t", b"1").result(STALL_S)
-    consumer = Consumer(
-        {
-            "bootstrap.servers": servers,
-            "auto.offset.reset": "earliest",
-            "group.id": "g",
-            "heartbeat.interval.ms": 100,
-            "socket.connection.setup.timeout.ms": AN_HOUR_MS,
-            "request.timeout.ms": AN_HOUR_MS,
-        }
-    )
-    consumer.subscribe("t")
-    eventually(lambda: consumer.poll(100), "the record")
-    coordinator, is_looking = consumer._group._coordinator, threading.Event()
-    find = coordinator.address
+    with EmbeddedBroker(tmp_path, options={"group.initial.rebalance.delay.ms": "0"}) as broker:
+        servers = broker.bootstrap_servers
+        with Admin(servers) as admin, Producer(servers) as producer:
+            admin.create_topic("t", partitions=1)
+            producer.send("t", b"1").result(STALL_S)
+        consumer = Consumer(
+            {
+                "bootstrap.servers": servers,
+                "auto.offset.reset": "earliest",
+                "group.id": "g",
+                "heartbeat.interval.ms": 100,
+                "socket.connection.setup.timeout.ms": AN_HOUR_MS,
+                "request.timeout.ms": AN_HOUR_MS,
+            }
+        )
+        consumer.subscribe("t")
+        eventually(lambda: consumer.poll(100), "the record")
+        coordinator, is_looking = consumer._group._coordinator, threading.Event()
+        find = coordinator.address
 
-    def noticed(timeout_ms: int | None = None) -> str:
-        if not coordinator.is_known:
-            is_looking.set()
-        return find(timeout_ms)
+        def noticed(timeout_ms: int | None = None) -> str:
+            if not coordinator.is_known:
+                is_looking.set()
+            return find(timeout_ms)
 
-    monkeypatch.setattr(coordinator, "address", noticed)
-    broker.stop()
+        monkeypatch.setattr(coordinator, "address", noticed)
     assert is_looking.wait(STALL_S)
     closing = threading.Thread(target=consumer.close, args=(500,), daemon=True)
     closing.start()

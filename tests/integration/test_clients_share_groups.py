@@ -25,7 +25,11 @@ from millrace.errors import (
 )
 from millrace_broker.testing import EmbeddedBroker
 
-from .waiting import Stall
+from .passing_time import pass_time
+from .waiting import AN_HOUR_MS, Stall
+
+LOCK_S = 300
+"""The lock of a record, for which the time passes at once."""
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +37,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
     options = {
         "share.auto.offset.reset": "earliest",
         "group.share.heartbeat.interval.ms": "50",
-        "group.share.session.timeout.ms": "1000",
-        "group.share.record.lock.duration.ms": "1000",
+        "group.share.session.timeout.ms": str(AN_HOUR_MS),
+        "group.share.record.lock.duration.ms": str(LOCK_S * 1000),
         "group.share.delivery.count.limit": "3",
     }
     with EmbeddedBroker(tmp_path_factory.mktemp("broker"), options=options) as running:
@@ -148,6 +152,7 @@ def test_records_that_are_not_acknowledged_in_time_are_delivered_again(queue: Qu
     queue.fill(1)
     slow, quick = queue.consumer(), queue.consumer()
     (record,) = _next(slow)
+    pass_time(queue.broker, LOCK_S)
     (again,) = _next(quick)
     assert (again.offset, again.delivery_count) == (record.offset, 2)
     slow.acknowledge(record)

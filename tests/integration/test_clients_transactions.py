@@ -29,6 +29,7 @@ from millrace.errors import (
 )
 from millrace_broker.testing import EmbeddedBroker
 
+from .passing_time import pass_time
 from .waiting import STALL_S, Stall, eventually
 
 
@@ -408,19 +409,24 @@ def test_offsets_are_committed_with_the_records(admin: Admin, module_broker: Emb
     assert _read(module_broker, "output") == [b"%d" % number for number in range(10)]
 
 
-def _time_out(admin: Admin, producer: Producer, topic: str) -> None:
+TIMEOUT_MS = 300_000
+"""The timeout of a transaction for which the time passes at once."""
+
+
+def _time_out(broker: EmbeddedBroker, admin: Admin, producer: Producer, topic: str) -> None:
     """Begin a transaction, write to it, and wait until the broker has aborted it."""
     producer.init_transactions()
     producer.begin_transaction()
     producer.send(topic, b"too late", partition=0).result(STALL_S)
+    pass_time(broker, TIMEOUT_MS / 1000)
     end = TopicPartition(topic, 0)
     eventually(lambda: admin.list_offsets({end: "latest"}, isolation_level="read_committed")[end].offset == 2)
 
 
 def test_a_transaction_that_takes_too_long_is_not_committed(admin: Admin, module_broker: EmbeddedBroker) -> None:
     admin.create_topic("tardy", partitions=1)
-    with _producer(module_broker, "tardy", transaction_timeout_ms=300) as producer:
-        _time_out(admin, producer, "tardy")
+    with _producer(module_broker, "tardy", transaction_timeout_ms=TIMEOUT_MS) as producer:
+        _time_out(module_broker, admin, producer, "tardy")
         with pytest.raises(InvalidTxnStateError, match=r"within transaction\.timeout\.ms"):
             producer.commit_transaction()
     assert _read(module_broker, "tardy") == []
@@ -432,8 +438,8 @@ def test_a_producer_aborts_a_transaction_that_took_too_long_and_begins_another(
 ) -> None:
     topic = f"late-{call}"
     admin.create_topic(topic, partitions=2)
-    with _producer(module_broker, topic, transaction_timeout_ms=300) as producer:
-        _time_out(admin, producer, topic)
+    with _producer(module_broker, topic, transaction_timeout_ms=TIMEOUT_MS) as producer:
+        _time_out(module_broker, admin, producer, topic)
         calls: dict[str, Callable[[], object]] = {
             "same": lambda: producer.send(topic, b"later still", partition=0).result(STALL_S),
             "other": lambda: producer.send(topic, b"later still", partition=1).result(STALL_S),
@@ -477,7 +483,8 @@ def test_prepared_transactions_are_committed_together(admin: Admin, module_broke
 
 def test_transactions_continue_through_a_restart_of_the_broker(tmp_path: Path) -> None:
     options = {"transaction.state.log.num.partitions": "2", "offsets.topic.num.partitions": "2"}
-    with EmbeddedBroker(tmp_path, options=options) as broker:
+    with contextlib.ExitStack() as started:
+        broker = started.enter_context(EmbeddedBroker(tmp_path, options=options))
         port = broker.port
         with Admin(broker.bootstrap_servers) as admin:
             admin.create_topic("durable", partitions=2)
@@ -487,13 +494,12 @@ def test_transactions_continue_through_a_restart_of_the_broker(tmp_path: Path) -
                 producer.begin_transaction()
                 producer.send("durable", b"%d before" % number).result(STALL_S)
                 broker.stop()
-                restarted = EmbeddedBroker(tmp_path, port, options=options)
-                starting = threading.Thread(target=restarted.start)
+                broker = EmbeddedBroker(tmp_path, port, options=options)
+                starting = threading.Thread(target=started.enter_context, args=(broker,))
                 starting.start()
+                started.callback(starting.join)
                 producer.send("durable", b"%d after" % number)
                 producer.commit_transaction()
                 starting.join()
-                broker = restarted
         expected = [b"%d %s" % (number, when) for number in range(3) for when in (b"before", b"after")]
         assert _read(broker, "durable") == sorted(expected)
-        broker.stop()

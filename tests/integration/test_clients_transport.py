@@ -261,8 +261,8 @@ def test_a_broker_that_comes_back_with_another_port_for_grpc_is_found(tmp_path: 
     with EmbeddedBroker(tmp_path / "data") as first:
         port = first.port
     config = {"bootstrap.servers": f"127.0.0.1:{port}", "retry.backoff.ms": 10, "transport": transport}
-    broker = EmbeddedBroker(tmp_path / "data", port=port).start()
     with (
+        EmbeddedBroker(tmp_path / "data", port=port) as broker,
         Admin(config) as admin,
         Producer(config) as producer,
         Consumer({**config, "auto.offset.reset": "earliest"}) as consumer,
@@ -278,7 +278,6 @@ def test_a_broker_that_comes_back_with_another_port_for_grpc_is_found(tmp_path: 
             broker.start()
         producer.send("t", b"last").result(STALL_S)
         assert [topic.name for topic in admin.list_topics()] == ["t"]
-    broker.stop()
     assert len(ports) > 1
 
 

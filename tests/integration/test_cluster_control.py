@@ -12,12 +12,13 @@ import pytest
 from millrace import errors
 from millrace.clients import Admin, Producer, TopicPartition
 from millrace.coordination import paths
+from millrace.coordination.nodes import PartitionStateNode
 from millrace.kafka_protocol.calls.delete_topics import DeleteTopicsRequest
 from millrace.protocol import millrace_pb2 as pb
 from millrace.quotas import QuotaEntity
 from millrace_broker.testing import EmbeddedBroker
 
-from .broker_cluster import SESSION_MS, Cluster
+from .broker_cluster import Cluster
 from .kafka_wire import KafkaWire
 from .test_broker_directories import BreakingFiles
 from .test_broker_metrics import samples
@@ -164,10 +165,12 @@ def test_a_broker_that_stops_has_others_lead_first_and_comes_back(cluster: Clust
     produce(cluster, topic, 10)
     epochs = {each.partition: each.leader_epoch for each in cluster.admin.describe_topic(topic).partitions}
     cluster.stop(2)
-    described = cluster.admin.describe_topic(topic)
-    assert [each.leader for each in described.partitions] == [3, 3, 1]
-    assert all(2 not in each.isr for each in described.partitions)
-    assert described.partitions[0].leader_epoch > epochs[0]
+    coordination = cluster.member(1)._coordination
+    nodes = [PartitionStateNode.decode(coordination.get(paths.partition_state_path(topic, each))[0]) for each in epochs]
+    assert [each.leader for each in nodes] == [3, 3, 1]
+    assert all(2 not in each.isr for each in nodes)
+    assert nodes[0].leader_epoch > epochs[0]
+    eventually(lambda: [each.leader for each in cluster.admin.describe_topic(topic).partitions] == [3, 3, 1])
     produce(cluster, topic, 10)
     cluster.start(2)
     eventually(lambda: set(cluster.isr(topic)) == {2, 3})
@@ -199,7 +202,7 @@ def test_a_replica_out_of_sync_leads_only_after_an_unclean_election(cluster: Clu
     produce(cluster, topic, 5)
     cluster.stop(one)
     cluster.start(two)
-    assert (cluster.leader(topic), cluster.isr(topic)) == (-1, (one,))
+    eventually(lambda: (cluster.leader(topic), cluster.isr(topic)) == (-1, (one,)))
     assert isinstance(cluster.admin.elect_leaders([partition])[partition], errors.PreferredLeaderNotAvailableError)
     if how == "by request":
         assert cluster.admin.elect_leaders([partition], election="unclean") == {partition: None}
@@ -224,7 +227,7 @@ def test_others_lead_what_was_on_a_disk_that_failed(
         cluster.admin.create_topic(topic, assignment={0: [1, 2], 1: [1, 2]})
         files.broken.append(next(each for each in directories if (each / f"{topic}-0").exists()))
         produce(cluster, topic, 10)  # retried until the other broker leads
-        assert (cluster.leader(topic, 0), cluster.isr(topic, 0)) == (2, (2,))
+        eventually(lambda: (cluster.leader(topic, 0), cluster.isr(topic, 0)) == (2, (2,)))
         assert cluster.end_offset(topic) == 10
         assert cluster.leader(topic, 1) == 1
 
@@ -297,20 +300,21 @@ def test_all_topics_of_a_request_are_marked_for_deletion_before_it_waits_for_one
 def test_a_creation_while_there_is_no_controller_is_answered_in_time_and_done_by_the_next(
     zookeeper_server: ZooKeeperServer, tmp_path: Path, topic: str
 ) -> None:
-    with Cluster(zookeeper_server, tmp_path) as cluster:
+    with Cluster(zookeeper_server, tmp_path, zookeeper_session_timeout_ms=str(AN_HOUR_MS)) as cluster:
         first = cluster.start_process(1)
         cluster.start(2)
-        assert cluster.admin.describe_cluster().controller_id == 1
+        eventually(lambda: cluster.admin.describe_cluster().controller_id == 1)
         assignment = [pb.PartitionReplicas(partition=0, replicas=[2])]
         wanted = pb.NewTopic(name=topic, num_partitions=-1, replication_factor=-1, assignment=assignment)
-        request = pb.CreateTopicsRequest(topics=[wanted], timeout_ms=SESSION_MS // 4)
+        request = pb.CreateTopicsRequest(topics=[wanted], timeout_ms=500)
         with Admin(cluster.brokers[2].bootstrap_servers) as admin:
-            first.pause()  # a killed broker is replaced at once
+            first.pause()  # its session does not end; a killed broker is replaced at once
             answer = admin._connections.call(lambda stub: stub.CreateTopics, request, changes="create a topic")
             assert answer.results[0].error.code == errors.RequestTimedOutError.code
             assert "is created, but not all of its partitions have leaders yet" in answer.results[0].error.message
             with pytest.raises(errors.TopicExistsError):
                 admin.create_topic(topic)
+            first.end(signal.SIGKILL)
             eventually(lambda: [each.leader for each in admin.describe_topic(topic).partitions] == [2])
 
 
@@ -320,12 +324,12 @@ def test_a_controller_and_leaders_that_are_killed_are_replaced_and_return(
     with Cluster(zookeeper_server, tmp_path) as cluster:
         first = cluster.start_process(1)
         cluster.start(2, 3)
-        assert cluster.admin.describe_cluster().controller_id == 1
+        eventually(lambda: cluster.admin.describe_cluster().controller_id == 1)
         cluster.admin.create_topic(topic, assignment={0: [1, 2, 3]}, configs={"min.insync.replicas": "2"})
         produce(cluster, topic, 100)
         first.end(signal.SIGKILL)
         eventually(lambda: cluster.leader(topic) == 2)
-        assert cluster.admin.describe_cluster().controller_id in (2, 3)
+        eventually(lambda: cluster.admin.describe_cluster().controller_id in (2, 3))
         produce(cluster, topic, 100)
         eventually(lambda: set(cluster.isr(topic)) == {2, 3})
         cluster.start_process(1)

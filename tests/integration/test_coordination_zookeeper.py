@@ -105,16 +105,19 @@ def test_a_session_outlives_its_connection_and_reads_wait_for_it(
 
 
 def test_an_unsent_write_is_known_not_to_be_applied(
-    connect: Connect, proxy: Proxy, background: ThreadPoolExecutor
+    connect: Connect, proxy: Proxy, background: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = connect(proxy.address, zookeeper_connection_timeout_ms=2_000)  # enough time for a busy machine to connect
+    session = connect(proxy.address)
     session.create("/a", b"before")
     cut(proxy, session)
-    calls: list[Future[Any]] = [background.submit(session.set, "/a", b"after"), background.submit(session.get, "/a")]
-    for call in calls:
-        with pytest.raises(ConnectionLossError, match="/a was not requested") as raised:
-            call.result(STALL_S)
-        assert not raised.value.maybe_applied
+    impatient = session._link._config.model_copy(update={"zookeeper_connection_timeout_ms": 100})
+    with monkeypatch.context() as patch:
+        patch.setattr(session._link, "_config", impatient)
+        calls = [background.submit(session.set, "/a", b"after"), background.submit(session.get, "/a")]
+        for call in calls:
+            with pytest.raises(ConnectionLossError, match="/a was not requested") as raised:
+                call.result(STALL_S)
+            assert not raised.value.maybe_applied
     proxy.heal()
     eventually(lambda: session.state is SessionState.CONNECTED)
     assert session.get("/a")[0] == b"before"

@@ -38,6 +38,7 @@ from millrace_broker.testing import EmbeddedBroker
 
 from .kafka_clients import consumer, create_topic, read
 from .kafka_wire import KafkaWire, find_coordinator, join_consumer_group
+from .passing_time import pass_time
 from .waiting import Stall, eventually
 
 
@@ -275,8 +276,9 @@ def test_the_coordinator_answers_a_producer_that_has_timed_out_as_a_fenced_one(
     create_topic(module_broker, topic, 2)
     expected = (ProducerFencedError if version >= 2 else InvalidProducerEpochError).code
     with KafkaWire(module_broker) as wire:
-        producer = _producer(wire, topic, timeout_ms=100)
+        producer = _producer(wire, topic, timeout_ms=300_000)
         assert producer.send(topic, b"x") == 0
+        pass_time(module_broker, 300)
         add = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=topic,
             v3_and_below_producer_id=producer.producer_id,

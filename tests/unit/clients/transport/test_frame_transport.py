@@ -55,10 +55,16 @@ class _Broker:
         self.hello = pb.HelloResponse(request_bytes_max=10_000_000, idle_ms_max=600_000)
         self.greetings = 0
         self.connections: list[socket.socket] = []
+        self._lock = threading.Lock()
+        self._is_closed = False
         accept_in_background(self.listener, self._take)
 
     def _take(self, sock: socket.socket) -> None:
-        self.connections.append(sock)
+        with self._lock:
+            if self._is_closed:
+                sock.close()
+                return
+            self.connections.append(sock)
         threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
 
     def _serve(self, sock: socket.socket) -> None:
@@ -74,6 +80,8 @@ class _Broker:
     def close(self) -> None:
         self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
+        with self._lock:
+            self._is_closed = True
         for sock in self.connections:
             sock.close()
 
