@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from ..integration.waiting import STALL_S
 from .network import OTHERS, Network
 
 NEVER_S = 0.3
@@ -42,7 +43,7 @@ def echo() -> Iterator[int]:
 
 
 def connected(network: Network, echo: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", network.way_to("server", echo)), 10)
+    return socket.create_connection(("127.0.0.1", network.way_to("server", echo)), STALL_S)
 
 
 @pytest.mark.parametrize("link", [("me", "server"), ("server", "me")])
@@ -59,7 +60,7 @@ def test_a_link_that_is_cut_holds_what_goes_over_it(echo: int, link: tuple[str, 
         with pytest.raises(TimeoutError):
             connection.recv(100)
         network.mend()
-        connection.settimeout(10)
+        connection.settimeout(STALL_S)
         assert connection.recv(100) == b"held"
 
 
@@ -72,7 +73,7 @@ def test_no_answer_arrives_over_a_cut_link(echo: int) -> None:
             with pytest.raises(TimeoutError):
                 connection.recv(100)
             network.mend()
-            connection.settimeout(10)
+            connection.settimeout(STALL_S)
             assert connection.recv(100) == b"held"
 
 

@@ -138,6 +138,7 @@ class BrokerProcess:
         self.address = "127.0.0.1:0"
 
     def start(self) -> None:
+        self.end(signal.SIGKILL)  # of an earlier start
         command = [str(MILLRACE), "broker", "--data-dir", str(self._directory), "--listen", self.address]
         for name, value in self._options.items():
             command += ["-o", f"{name}={value}"]

@@ -13,6 +13,8 @@ from millrace_broker.listeners.tcp_listener import TcpListener
 from millrace_broker.server import BrokerServer
 from millrace_broker.testing import EmbeddedBroker
 
+from .waiting import STALL_S
+
 UNKNOWN = 30_000
 """The API key of a call that no broker knows."""
 
@@ -25,7 +27,7 @@ def framing(server: BrokerServer) -> TcpListener:
 class Frames:
     """One connection. Call ``greet`` first."""
 
-    def __init__(self, broker: EmbeddedBroker | BrokerServer, timeout_s: float = 20) -> None:
+    def __init__(self, broker: EmbeddedBroker | BrokerServer, timeout_s: float = STALL_S) -> None:
         self.sock = socket.create_connection(("127.0.0.1", broker.port), timeout_s)
 
     def greet(self, client_id: str = "test") -> pb.HelloResponse:

@@ -19,7 +19,7 @@ from millrace.kafka_protocol.lookup import (
 from millrace.kafka_protocol.message import Message
 from millrace_broker.testing import EmbeddedBroker
 
-from .waiting import Stall
+from .waiting import STALL_S, Stall
 
 EVERY_ACL: Final = DescribeAclsRequest(
     resource_type_filter=1,
@@ -46,7 +46,7 @@ def written(request: Message, version: int, correlation_id: int = 0, client_id: 
 class KafkaWire:
     """One connection. It sends no request before the test's first one."""
 
-    def __init__(self, broker: EmbeddedBroker | int, timeout_s: float = 60) -> None:
+    def __init__(self, broker: EmbeddedBroker | int, timeout_s: float = STALL_S) -> None:
         """``broker`` is a broker, or a port of one."""
         port = broker if isinstance(broker, int) else broker.port
         self.sock = socket.create_connection(("127.0.0.1", port), timeout_s)

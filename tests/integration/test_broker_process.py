@@ -9,6 +9,7 @@ import gc
 import logging
 import os
 import random
+import resource
 import signal
 import socket
 import subprocess
@@ -25,7 +26,7 @@ from millrace.protocol import millrace_pb2 as pb
 from millrace_broker.testing import EmbeddedBroker
 
 from ..ports import free_port
-from .waiting import AN_HOUR_MS, STALL_S, eventually
+from .waiting import AN_HOUR_MS, STALL_S, eventually, run_to_end
 
 MILLRACE = Path(sys.executable).with_name("millrace")
 
@@ -121,12 +122,16 @@ def test_a_broker_with_until_input_ends_stops_at_the_end_of_its_input(
 def test_a_start_up_to_the_first_acknowledgement_takes_little_cpu_time(
     start: Callable[..., Process], calls_to: Any
 ) -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert run_to_end([sys.executable, "-c", "import millrace_broker.server"]).returncode == 0
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    imports_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     process = start()
     calls = calls_to(process.address)
     calls.create("t")
     assert calls.produce("t", calls.batch(b"x")).base_offset == 0
-    # The benchmark measures the goal of one second on a quiet machine. Here other processes may be busy.
-    assert process.cpu_seconds() < 10
+    # The benchmark measures the goal of one second on a quiet machine. Most of the time goes into the imports.
+    assert process.cpu_seconds() < 4 * imports_s
 
 
 def test_a_port_in_use_is_reported_with_the_remedy(start: Callable[..., Process], tmp_path: Path) -> None:

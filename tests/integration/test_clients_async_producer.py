@@ -75,7 +75,7 @@ def test_lists_and_tables_are_sent_and_their_offsets_returned(admin: Admin, modu
             assert [(batch.base_offset, batch.num_records) for batch in batches] == [(1, 2)]
             places = await producer.send_batch("wholesale", [b"3", (b"key", b"4")])
             assert [place.offset for place in places] == [3, 4]
-            await producer.flush(10)
+            await producer.flush(STALL_S)
 
     _run(work)
     assert _values(module_broker, "wholesale") == [b"0", b"1", b"2", b"3", b"4"]

@@ -51,7 +51,7 @@ def test_records_come_in_order_a_few_at_a_time(admin: Admin, producer: Producer,
             "timestamp": list(range(start, start + 10)),
         }
         producer.send_table("few", rows, partition=start // 10 % 2)
-    producer.flush(10)
+    producer.flush(STALL_S)
     with _consumer(module_broker, "few", max_poll_records=7) as consumer:
         seen: list[ConsumerRecord] = []
         while len(seen) < 100:
@@ -73,7 +73,7 @@ def test_a_consumer_continues_at_the_offset_of_a_seek(
 ) -> None:
     admin.create_topic("sought", partitions=1)
     producer.send_table("sought", {"value": [b"%d" % n for n in range(10)], "timestamp": [n * 1000 for n in range(10)]})
-    producer.flush(10)
+    producer.flush(STALL_S)
     partition = TopicPartition("sought", 0)
     with _consumer(module_broker, "sought") as consumer:
 

@@ -191,7 +191,7 @@ def test_tables_that_do_not_fit_are_refused_whole(admin: Admin, producer: Produc
         producer.send_table("fitting", {"id": [1, 2, None]})
     with pytest.raises(SchemaMismatchError, match="column nam is not in the topic's schema"):
         producer.send_table("fitting", {"id": [1], "nam": ["x"]})
-    producer.flush(10)
+    producer.flush(STALL_S)
     assert admin.list_offsets({TopicPartition("fitting", 0): "latest"})[TopicPartition("fitting", 0)].offset == 0
 
 
@@ -222,7 +222,7 @@ def test_too_large_records_fail_and_the_others_are_sent(admin: Admin, module_bro
         with pytest.raises(MessageTooLargeError, match=r"max.request.size is 5000"):
             producer.send_table("large", {"value": [b"x" * 10_000]})
         futures = [producer.send("large", b"x" * size) for size in (100, 10_000, 3000, 100)]
-        producer.flush(10)
+        producer.flush(STALL_S)
         assert [type(future.exception()) for future in futures] == [
             type(None),
             MessageTooLargeError,
@@ -381,7 +381,7 @@ def test_many_threads_share_a_producer(admin: Admin, producer: Producer, module_
         thread.start()
     for thread in threads:
         thread.join()
-    producer.flush(30)
+    producer.flush(STALL_S)
     seen: dict[str, list[int]] = {}
     for value in _read(module_broker, "shared", 840).column("value").to_pylist():
         thread, number = value.decode().split()

@@ -98,7 +98,7 @@ def test_lists_are_checked_before_anything_is_sent(admin: Admin, producer: Produ
             producer.send_batch(topic, records)
     with pytest.raises(UnknownTopicOrPartitionError, match="no partition 7"):
         producer.send_batch("raw", [b"x"], partition=7)
-    producer.flush(10)
+    producer.flush(STALL_S)
     assert producer.send_batch("raw", [b"x"]).result(STALL_S)[0].offset == 0
 
 
@@ -132,7 +132,7 @@ def test_on_delivery_is_called_in_the_order_of_each_partition(admin: Admin, modu
             producer.send(
                 "told", b"x" * size, partition=number % 2, on_delivery=lambda m, e, n=number: told.append((n, m, e))
             )  # type: ignore[misc]
-        producer.flush(30)
+        producer.flush(STALL_S)
         assert len(told) == 500  # flushing waits for callbacks too
     for partition in range(2):
         assert [number for number, _, _ in told if number % 2 == partition] == list(range(partition, 500, 2))
@@ -291,7 +291,7 @@ def test_with_max_block_ms_0_a_send_fails_instead_of_waiting(admin: Admin, modul
         eventually(is_taken, "the topic's metadata")
         with pytest.raises(BufferExhaustedError, match=r"max\.block\.ms=0"):
             _fill(producer, "impatient", 30_000)
-        producer.flush(30)
+        producer.flush(STALL_S)
         producer.send("impatient", b"x")
 
 

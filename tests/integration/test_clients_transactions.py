@@ -4,8 +4,8 @@ Transactions are committed, aborted, fenced, prepared and restarted, also with o
 """
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +29,19 @@ from millrace.errors import (
 )
 from millrace_broker.testing import EmbeddedBroker
 
+from ..ports import free_port
 from .passing_time import pass_time
 from .waiting import STALL_S, Stall, eventually
 
 
 @pytest.fixture(scope="module")
 def module_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    options = {
-        "transaction.state.log.num.partitions": "4",
-        "offsets.topic.num.partitions": "4",
-    }
+    options = {"transaction.state.log.num.partitions": "4", "offsets.topic.num.partitions": "4"}
     with EmbeddedBroker(tmp_path_factory.mktemp("broker"), options=options) as running:
         yield running
+
+
+TIMEOUT_MS = 300_000
 
 
 def _producer(broker: EmbeddedBroker, name: str, **options: Any) -> Producer:
@@ -409,12 +410,8 @@ def test_offsets_are_committed_with_the_records(admin: Admin, module_broker: Emb
     assert _read(module_broker, "output") == [b"%d" % number for number in range(10)]
 
 
-TIMEOUT_MS = 300_000
-"""The timeout of a transaction for which the time passes at once."""
-
-
 def _time_out(broker: EmbeddedBroker, admin: Admin, producer: Producer, topic: str) -> None:
-    """Begin a transaction, write to it, and wait until the broker has aborted it."""
+    """Begin a transaction with ``TIMEOUT_MS``, write to it, let the time pass, and wait until it is aborted."""
     producer.init_transactions()
     producer.begin_transaction()
     producer.send(topic, b"too late", partition=0).result(STALL_S)
@@ -483,9 +480,7 @@ def test_prepared_transactions_are_committed_together(admin: Admin, module_broke
 
 def test_transactions_continue_through_a_restart_of_the_broker(tmp_path: Path) -> None:
     options = {"transaction.state.log.num.partitions": "2", "offsets.topic.num.partitions": "2"}
-    with contextlib.ExitStack() as started:
-        broker = started.enter_context(EmbeddedBroker(tmp_path, options=options))
-        port = broker.port
+    with EmbeddedBroker(tmp_path, free_port(), options=options) as broker:
         with Admin(broker.bootstrap_servers) as admin:
             admin.create_topic("durable", partitions=2)
         with _producer(broker, "durable", retry_backoff_ms=20) as producer:
@@ -494,12 +489,10 @@ def test_transactions_continue_through_a_restart_of_the_broker(tmp_path: Path) -
                 producer.begin_transaction()
                 producer.send("durable", b"%d before" % number).result(STALL_S)
                 broker.stop()
-                broker = EmbeddedBroker(tmp_path, port, options=options)
-                starting = threading.Thread(target=started.enter_context, args=(broker,))
-                starting.start()
-                started.callback(starting.join)
-                producer.send("durable", b"%d after" % number)
-                producer.commit_transaction()
-                starting.join()
-        expected = [b"%d %s" % (number, when) for number in range(3) for when in (b"before", b"after")]
-        assert _read(broker, "durable") == sorted(expected)
+                with ThreadPoolExecutor(1) as pool:
+                    starting = pool.submit(broker.start)
+                    producer.send("durable", b"%d after" % number)
+                    producer.commit_transaction()
+                    starting.result(STALL_S)
+        expected = sorted(b"%d %s" % (number, when) for number in range(3) for when in (b"before", b"after"))
+        assert _read(broker, "durable") == expected

@@ -265,7 +265,7 @@ def _up(data: Path, brokers: int) -> Iterator[tuple[subprocess.Popen[str], list[
 def _answers(address: str) -> bool:
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), 5).close()
+        socket.create_connection((host, int(port)), STALL_S).close()
     except ConnectionRefusedError:
         return False
     return True

@@ -49,7 +49,7 @@ class Orders:
     def produce(self, numbers, *, commit=True):
         settings = {"bootstrap.servers": self.kafka.bootstrap, "transactional.id": self.name, "log_level": 0}
         producer = KafkaProducer(settings)
-        producer.init_transactions(60)
+        producer.init_transactions(STALL_S)
         producer.begin_transaction()
         for number in numbers:
             producer.produce(
@@ -61,10 +61,10 @@ class Orders:
                 headers=[("h", b"%d" % number), ("none", None)] if number % 3 == 0 else None,
             )
         if commit:
-            producer.commit_transaction(60)
+            producer.commit_transaction(STALL_S)
         else:
-            producer.flush(60)
-            producer.abort_transaction(60)
+            producer.flush(STALL_S)
+            producer.abort_transaction(STALL_S)
 
     def expected(self, numbers):
         return {

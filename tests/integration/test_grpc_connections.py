@@ -15,8 +15,8 @@ from millrace_broker.testing import EmbeddedBroker
 from ..certificates import Authority
 
 MAX = 8
-SOON_S = 60
-"""Half of the time after which gRPC by itself closes such a connection."""
+SOON_S = 100
+"""Less than the two minutes after which gRPC by itself closes such a connection."""
 
 
 def is_closed_soon(sock: socket.socket) -> bool:

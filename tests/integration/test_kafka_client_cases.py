@@ -14,6 +14,7 @@ from millrace_broker.testing import EmbeddedBroker
 
 from ..compat import install
 from ..compat.clients import PAGE, Case, cases
+from .waiting import STALL_S
 
 BROKER_OPTIONS = {"group.initial.rebalance.delay.ms": "0"}
 _CLIENT = re.compile(r"^\| \[([^]]+)\]\(#[\w-]+\) ([\d., ]+?) \|", re.MULTILINE)
@@ -21,7 +22,7 @@ _OF_KAFKA = {"Kafka's tools", "Kafka Connect", "MirrorMaker"}
 """Programs of the Kafka that ``make compat`` installs."""
 
 
-@pytest.mark.timeout(120)  # a program polls until it has read all records
+@pytest.mark.timeout(STALL_S)  # a program polls until it has read all records
 @pytest.mark.parametrize("case", [each for each in cases() if each.is_python], ids=lambda case: case.name)
 def test_a_program_of_the_page_runs_as_it_stands(case: Case, module_broker: EmbeddedBroker) -> None:
     program = case.python.replace("localhost:9092", module_broker.bootstrap_servers)

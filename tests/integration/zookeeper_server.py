@@ -36,7 +36,6 @@ TICK_MS = 100
 SESSION_MS = 2_000
 CONNECTION_MS = 20_000
 USER, PASSWORD = "broker", planted("horse-battery")
-_STOP_S = 30
 _START_ATTEMPTS = 3
 _PING_BYTES = 20
 
@@ -141,9 +140,10 @@ class ZooKeeperServer:
             return False
 
     def _say(self, word: bytes) -> str:
-        with socket.create_connection(("127.0.0.1", self.port), 5) as connection, connection.makefile("rb") as answer:
+        with socket.create_connection(("127.0.0.1", self.port), STALL_S) as connection:
             connection.sendall(word)
-            return answer.read().decode()
+            with connection.makefile("rb") as answer:
+                return answer.read().decode()
 
 
 @contextlib.contextmanager
@@ -244,7 +244,7 @@ class Proxy:
                     client.close()
                     continue
                 try:
-                    server = socket.create_connection(self._server, 5)
+                    server = socket.create_connection(self._server, STALL_S)
                 except OSError:
                     client.close()
                     continue

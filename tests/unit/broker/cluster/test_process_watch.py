@@ -11,6 +11,8 @@ from collections.abc import Callable
 from millrace.errors import BrokerUnavailableError
 from millrace_broker.cluster.process_watch import ProcessWatch
 
+from ....integration.waiting import eventually_async
+
 
 class ScriptedConnections:
     """Connections that a test makes and breaks. ``reachable`` says whether new ones can be made."""
@@ -51,9 +53,7 @@ class Watched:
         self.lost.append(broker_id)
 
     async def until(self, is_so: Callable[[], bool]) -> None:
-        async with asyncio.timeout(30):
-            while not is_so():
-                await asyncio.sleep(0)
+        await eventually_async(is_so)
 
 
 def test_a_broker_is_lost_when_its_connection_broke_and_none_can_be_made_until_one_can() -> None:

@@ -10,13 +10,15 @@ import pytest
 
 from pyspark_millrace.reading.reports import ReadCounters, ReadReport, read_datagram, send_datagram, timed
 
+from ....integration.waiting import STALL_S
+
 REPORT = ReadReport("q", "t", 10, 2, 300, 64, 0.5)
 
 
 def test_a_report_is_received_with_the_right_secret_only():
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
         receiver.bind(("127.0.0.1", 0))
-        receiver.settimeout(30)
+        receiver.settimeout(STALL_S)
         send_datagram(f"127.0.0.1:{receiver.getsockname()[1]}:secret", REPORT)
         data = receiver.recv(4096)
     assert read_datagram(data, "secret") == REPORT
