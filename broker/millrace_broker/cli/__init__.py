@@ -6,5 +6,5 @@
 * ``elect_leaders``  preferred and unclean leader elections
 * ``log``            dumps log files; ``log_check`` verifies, repairs and converts them; ``log_options`` has the options
 * ``acls``           shows, adds and removes ACLs (with ``authorizer_settings`` for what else decides)
-* ``security``       certificates and users of a cluster, in a directory (``security_directory``)
+* ``security``       certificates and users of a cluster, in a directory (``security_directory``, ``whole_files``)
 """

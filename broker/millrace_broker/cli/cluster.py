@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -239,17 +238,15 @@ class _Brokers:
         """
         from millrace.cli.paths import conf_dir
         from millrace.config.base import read_properties
-        from millrace.config.properties import escaped_value
         from millrace_broker.cli.broker import DEFAULT_FILE
+        from millrace_broker.cli.whole_files import SECRET_MODE, properties_text, write_whole
 
         base = None if self._security is None else self._security.broker_properties(number)
         if not self._secrets:
             return base
         values = {**read_properties(base or conf_dir() / DEFAULT_FILE), **self._secrets}
         path = self._data_dir / f"broker-{number}.properties"
-        path.unlink(missing_ok=True)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.writelines(f"{name}={escaped_value(value)}\n" for name, value in values.items())
+        write_whole(path, properties_text(values).encode(), SECRET_MODE, replaces=True)
         self._made.append(path)
         return path
 

@@ -11,7 +11,6 @@ Invariants
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 import time
@@ -24,11 +23,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from millrace.config.base import read_properties
 from millrace.config.listeners import Listener, parse_listeners
 from millrace.config.loopback import LOOPBACK_HOSTS
-from millrace.config.properties import escaped_value
 from millrace.errors import EnvironmentProblemError, UsageError
 from millrace.security.authority import Authority
 from millrace.security.scram import ScramCredential
 from millrace.security.stores import certificates_of
+from millrace_broker.cli.whole_files import PUBLIC_MODE, SECRET_MODE, properties_text, write_whole
 from millrace_broker.security import ACL_AUTHORIZER
 
 if TYPE_CHECKING:
@@ -49,8 +48,6 @@ _NAME_OF_BROKER: Final = re.compile(rf"{_BROKER}-(\d+)")
 _CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
 _PRIVATE_KEY: Final = b"PRIVATE KEY-----"
 _PASSWORD_BYTES: Final = 24
-_PUBLIC_MODE: Final = 0o644
-_SECRET_MODE: Final = 0o600
 _MAPPING_RULES: Final = f"RULE:^CN=[^,]*,OU=brokers$/{_BROKER}/,RULE:^CN=([^,]*),OU=clients$/$1/"
 """The organizational unit keeps a client with the name of a broker apart from the brokers."""
 _ZOOKEEPER_USER: Final = _BROKER
@@ -150,8 +147,8 @@ class SecurityDirectory:
             )
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         authority = Authority.new()
-        self._write(AUTHORITY, authority.pem(), _SECRET_MODE)
-        self._write(TRUST_STORE, authority.certificate_pem(), _PUBLIC_MODE)
+        self._write(AUTHORITY, authority.pem(), SECRET_MODE)
+        self._write(TRUST_STORE, authority.certificate_pem(), PUBLIC_MODE)
         passwords = {name: secrets.token_urlsafe(_PASSWORD_BYTES) for name in dict.fromkeys((ADMIN, *clients))}
         credentials = ";".join(_credential(name, password) for name, password in passwords.items())
         for number, place in enumerate(brokers, start=1):
@@ -189,7 +186,7 @@ class SecurityDirectory:
         changed = [f"{line};{credential}" if line.partition("=")[0].strip() == option else line for line in lines]
         if changed == lines:
             changed.append(f"{option}={credential}")
-        self._write(path.name, "".join(f"{line}\n" for line in changed).encode(), _SECRET_MODE, replaces=True)
+        self._write(path.name, "".join(f"{line}\n" for line in changed).encode(), SECRET_MODE, replaces=True)
 
     def add_broker(self, place: Place, days: int) -> Path:
         """Write certificate and properties of another broker, and return the path of the properties.
@@ -257,14 +254,14 @@ class SecurityDirectory:
     ) -> None:
         """Write the certificate of a broker, and its properties."""
         name = f"{_BROKER}-{number}"
-        self._write(f"{name}.pem", authority.issue(f"CN={name},OU=brokers", place.hosts, days), _SECRET_MODE)
+        self._write(f"{name}.pem", authority.issue(f"CN={name},OU=brokers", place.hosts, days), SECRET_MODE)
         self._write_properties(name, "A broker: millrace broker --config THIS_FILE", options)
 
     def _write_client(
         self, authority: Authority, name: str, password: str, brokers: Sequence[Place], days: int
     ) -> None:
         """Write the certificate of a client, and properties by password, by certificate, and for librdkafka."""
-        self._write(f"{name}.pem", authority.issue(f"CN={name},OU=clients", (), days), _SECRET_MODE)
+        self._write(f"{name}.pem", authority.issue(f"CN={name},OU=clients", (), days), SECRET_MODE)
         trust_store = str(self.location / TRUST_STORE)
         module = "org.apache.kafka.common.security.scram.ScramLoginModule"
         common = {"ssl.truststore.type": "PEM", "ssl.truststore.location": trust_store}
@@ -311,7 +308,7 @@ class SecurityDirectory:
             )
         renewed = {path.name: authority.renew(certificate, days) for path, certificate in self._certificates()}
         for name, content in renewed.items():
-            self._write(name, content, _SECRET_MODE, replaces=True)
+            self._write(name, content, SECRET_MODE, replaces=True)
         return {name: certificates_of(name, content)[0].not_valid_after_utc for name, content in renewed.items()}
 
     def foreign_files(self) -> list[str]:
@@ -333,8 +330,8 @@ class SecurityDirectory:
         authority = Authority.new()
         trusted = authority.certificate_pem() + (self.path / TRUST_STORE).read_bytes()
         # The trust store is written first. With only the key there, certificates could be issued that no peer trusts.
-        self._write(TRUST_STORE, trusted, _PUBLIC_MODE, replaces=True)
-        self._write(AUTHORITY, authority.pem(), _SECRET_MODE, replaces=True)
+        self._write(TRUST_STORE, trusted, PUBLIC_MODE, replaces=True)
+        self._write(AUTHORITY, authority.pem(), SECRET_MODE, replaces=True)
         return authority.certificate.subject.rfc4514_string()
 
     def retire(self) -> list[str]:
@@ -351,7 +348,7 @@ class SecurityDirectory:
             )
         names = [each.subject.rfc4514_string() for each in self._authorities() if each != authority.certificate]
         if names:
-            self._write(TRUST_STORE, authority.certificate_pem(), _PUBLIC_MODE, replaces=True)
+            self._write(TRUST_STORE, authority.certificate_pem(), PUBLIC_MODE, replaces=True)
         return names
 
     def broker_properties(self, number: int) -> Path:
@@ -376,10 +373,10 @@ class SecurityDirectory:
         """
         secret_file, jaas = self.path / _ZOOKEEPER_SECRET, self.path / _ZOOKEEPER_JAAS
         if not self.has_zookeeper_login:
-            self._write(secret_file.name, secrets.token_urlsafe(_PASSWORD_BYTES).encode(), _SECRET_MODE)
+            self._write(secret_file.name, secrets.token_urlsafe(_PASSWORD_BYTES).encode(), SECRET_MODE)
         module, secret = "org.apache.zookeeper.server.auth.DigestLoginModule", secret_file.read_text("ascii").strip()
         section = f'Server {{\n    {module} required\n    user_{_ZOOKEEPER_USER}="{secret}";\n}};\n'
-        self._write(jaas.name, section.encode(), _SECRET_MODE, replaces=True)
+        self._write(jaas.name, section.encode(), SECRET_MODE, replaces=True)
         return ZooKeeperLogin(
             jaas,
             {
@@ -419,22 +416,8 @@ class SecurityDirectory:
                 yield path, certificate
 
     def _write_properties(self, name: str, comment: str, options: Mapping[str, str]) -> None:
-        text = f"# {comment}\n" + "".join(f"{option}={escaped_value(value)}\n" for option, value in options.items())
-        self._write(f"{name}.properties", text.encode(), _SECRET_MODE)
+        text = f"# {comment}\n{properties_text(options)}"
+        self._write(f"{name}.properties", text.encode(), SECRET_MODE)
 
     def _write(self, name: str, content: bytes, mode: int, *, replaces: bool = False) -> None:
-        """Write a file that only ever has this mode and the whole content."""
-        path = self.path / name
-        target = path.with_name(f".{name}.new") if replaces else path
-        if replaces:
-            target.unlink(missing_ok=True)  # of a command that was killed
-        try:
-            descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            if replaces:
-                target.replace(path)
-        except OSError as error:
-            raise EnvironmentProblemError(f"{target} cannot be written: {error.strerror}") from error
+        write_whole(self.path / name, content, mode, replaces=replaces)
