@@ -290,8 +290,9 @@ def test_a_decompression_bomb_is_refused_at_the_limit(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The limit is 256 MiB; here it is 1 MB. The log names the client."""
-    monkeypatch.setattr("millrace_broker.api.common.record_checks._DECOMPRESSED_BYTES_MAX", _MB)
+    """The limit is 256 MiB, and batches above 16 MiB are large; here both are 1 MB. The log names the client."""
+    for limit in ("_LARGE_BYTES", "_DECOMPRESSED_BYTES_MAX"):
+        monkeypatch.setattr(f"millrace_broker.api.common.record_checks.{limit}", _MB)
     if is_typed:
         admin.create_topic(topic, partitions=1, schema="text STRING", configs={"kafka.value.format": "json"})
     else:

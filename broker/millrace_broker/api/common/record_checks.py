@@ -90,7 +90,7 @@ async def check_records(
     """
     check = partial(ProducedBatches, data, topic.config, in_transaction=in_transaction)
     try:
-        return await _checked_where_it_fits(executors, codecs, topic, data, now_ms, check)
+        return await _checked_in_a_fitting_thread(executors, codecs, topic, data, now_ms, check)
     except _LargeBodyError:
         _logger.info(
             "a batch of %d bytes for %s has more than %d bytes decompressed, and is checked with few others",
@@ -101,7 +101,7 @@ async def check_records(
         return await executors.run_decoding(lambda: check_bodies(codecs, topic, check(), now_ms, may_be_large=True))
 
 
-async def _checked_where_it_fits(
+async def _checked_in_a_fitting_thread(
     executors: Executors,
     codecs: RecordCodecs,
     topic: TopicInfo,
@@ -109,7 +109,7 @@ async def _checked_where_it_fits(
     now_ms: int,
     check: Callable[[], ProducedBatches],
 ) -> ProducedBatches:
-    """Check every batch as ``check_records`` does. Raises ``_LargeBodyError`` too."""
+    """Check every batch as ``check_records`` does, in a fitting thread. Raises ``_LargeBodyError`` too."""
     small_work = executors.small_work
     if small_work.includes(len(data)):
         batches = small_work.do(check)
@@ -188,14 +188,13 @@ def check_bodies(
         return schema_of_topic(topic, schema_id)
 
     for position, header in produced.headers:
-        is_limited = bool(header.compression) and not header.is_columnar and not may_be_large
-        bytes_max = min(_LARGE_BYTES, _DECOMPRESSED_BYTES_MAX) if is_limited else _DECOMPRESSED_BYTES_MAX
-        if _is_usual(topic, data, position, header, now_ms, bytes_max):
+        is_limited = not may_be_large and bool(header.compression) and not header.is_columnar
+        if _is_usual(topic, data, position, header, now_ms, _LARGE_BYTES if is_limited else _DECOMPRESSED_BYTES_MAX):
             continue
+        if is_limited and codec.is_larger(data, position, header, _LARGE_BYTES):
+            raise _LargeBodyError
         is_converted = topic.is_typed and not header.is_columnar
         max_bytes = codec.DECOMPRESSED_BYTES_MAX if header.is_columnar else _DECOMPRESSED_BYTES_MAX
-        if bytes_max < max_bytes and not header.is_columnar and codec.is_larger(data, position, header, bytes_max):
-            raise _LargeBodyError
         try:
             _check_kind(topic, data, position, header)
             batch = codec.validate_batch(
