@@ -36,18 +36,16 @@ from millrace_broker.listeners.connection import Connection
 from millrace_broker.listeners.connection_states import State
 from millrace_broker.listeners.tcp_listener import TcpListener
 from millrace_broker.network.sockets import has_hung_up
-from millrace_broker.quotas import QuotaUse
 from millrace_broker.testing import EmbeddedBroker
 
 from .consumer_groups import QUICK_GROUPS
 from .documented import Reader
 from .kafka_clients import create_topic, producer, read, send
 from .kafka_wire import KafkaWire, written
+from .quota_use import RATE, RECORD, check_rate, use_of
 from .waiting import STALL_S, Stall, eventually
 
 MIB = 2**20
-RATE = MIB
-RECORD = b"x" * 65_536
 THROTTLING_QUOTA_EXCEEDED = 89
 INVALID_REQUEST = 42
 
@@ -86,20 +84,6 @@ def limit(admin: Admin, topic: str) -> Iterator[Callable[..., str]]:
 
     yield change
     admin.alter_client_quotas(entity, {}, remove=keys)
-
-
-def use_of(broker: EmbeddedBroker, client_id: str, key: str) -> QuotaUse:
-    (found,) = [
-        each
-        for each in broker.server.broker.client_quotas.statistics()
-        if (each.client_id, each.key) == (client_id, key)
-    ]
-    return found
-
-
-def check_rate(sent_bytes: int, began: float, ended: float) -> None:
-    """Check that no more was let through than the rate and its burst allow, within 5 %."""
-    assert sent_bytes <= 1.05 * RATE * (ended - began + 1.0) + 2 * len(RECORD)
 
 
 # --- produce and consume -----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from millrace.quotas import QuotaEntity
 from millrace_broker.testing import EmbeddedBroker
 
 from .consumer_groups import QUICK_GROUPS
-from .test_quotas import RATE, RECORD, check_rate, use_of
+from .quota_use import RATE, RECORD, check_rate, use_of
 from .waiting import STALL_S, Stall
 
 BROKER_OPTIONS = {**QUICK_GROUPS, "share.auto.offset.reset": "earliest"}

@@ -14,6 +14,7 @@ from millrace.clients import Admin, Producer
 from millrace.quotas import QuotaEntity
 from millrace_broker.testing import EmbeddedBroker
 
+from .quota_use import RATE, RECORD, check_rate
 from .waiting import STALL_S
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-RATE = 2**20
-RECORD = b"x" * 65_536
 COUNT = 96
 CLIENT_ID = "backfill"
 
@@ -43,13 +42,12 @@ def test_all_tasks_of_a_backfill_share_the_rate_of_its_client_id(
         began = time.monotonic()
         limited = spark.read.format("millrace").options(**options).option("kafka.client.id", CLIENT_ID).load()
         assert limited.select("value").distinct().count() == 1  # so that the values are read
-        seconds = time.monotonic() - began
+        ended = time.monotonic()
         quotas = module_broker.server.broker.client_quotas
         (use,) = [each for each in quotas.statistics() if each.key == "consumer_byte_rate"]
         assert use.client_id == CLIENT_ID
         assert use.throttled_s > 0
-        unwaited = 2 * RATE  # nobody waits after the last answer of each of both tasks
-        assert COUNT * len(RECORD) <= 1.05 * RATE * (seconds + 1) + unwaited
+        check_rate(COUNT * len(RECORD), began, ended, unwaited_bytes=2 * RATE)  # of two tasks
         assert spark.read.format("millrace").options(**options).load().select("value").distinct().count() == 1
         (after,) = [each for each in quotas.statistics() if each.key == "consumer_byte_rate"]
         assert after.throttled_s == use.throttled_s, "another query uses nothing of it"
@@ -69,11 +67,9 @@ def test_a_writer_waits_as_the_quota_of_its_client_id_wants(
         began = time.monotonic()
         writer = frame.write.format("millrace").options(**options).option("kafka.client.id", topic)
         writer.option("kafka.compression.type", "none").mode("append").save()
-        seconds = time.monotonic() - began
+        check_rate(COUNT * len(RECORD), began, time.monotonic(), unwaited_bytes=2 * RATE)  # of two tasks
         (use,) = [each for each in module_broker.server.broker.client_quotas.statistics() if each.client_id == topic]
         assert use.key == "producer_byte_rate"
         assert use.throttled_s > 0
-        unwaited = 2 * 2**20  # nobody waits after the last answer of each of both tasks
-        assert COUNT * len(RECORD) <= 1.05 * RATE * (seconds + 1) + unwaited
     finally:
         admin.alter_client_quotas(entity, {}, remove=["producer_byte_rate"])
