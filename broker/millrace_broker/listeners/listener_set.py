@@ -197,7 +197,8 @@ class ListenerSet:
         self.endpoints.clear()
         for name, address in self._config.advertised_addresses.items():
             if name in self.ports:
-                self.endpoints[name] = Listener(_reachable(address.host), address.port or self.ports[name])
+                host = socket.getfqdn() if address.is_on_all_interfaces else address.host
+                self.endpoints[name] = Listener(host, address.port or self.ports[name])
 
 
 def _removed(before: BrokerConfig, after: BrokerConfig) -> dict[str, Listener]:
@@ -261,8 +262,3 @@ def _check_free(name: str, address: Listener) -> None:
         raise InvalidConfigError(
             f"cannot listen at {name}://{address} ({error}): name another address of this host in listeners"
         ) from None
-
-
-def _reachable(host: str) -> str:
-    """Return the host to advertise if the listener is on all interfaces and no address is configured."""
-    return socket.getfqdn() if host in ("0.0.0.0", "::") else host

@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
 _logger: Final = logging.getLogger(__name__)
 
-_EVERYWHERE: Final = ("", "0.0.0.0", "::")
-"""Hosts of listeners on all addresses, which no certificate names."""
-
 
 class ListenerTls(NamedTuple):
     """TLS context and certificate, made from a listener's stores."""
@@ -70,7 +67,8 @@ class ListenerAccess:
         is_kerberos = config.sasl_mechanism_inter_broker_protocol is SaslMechanism.GSSAPI
         self._own_user: Final = short_name(login.get("principal", "")) if is_kerberos else login.get("username", "")
         advertised = config.advertised_addresses.get(name)
-        self._host: Final = "" if advertised is None or advertised.host in _EVERYWHERE else advertised.host
+        self._host: Final = "" if advertised is None or advertised.is_on_all_interfaces else advertised.host
+        """Host by which clients connect; empty if it is not configured."""
         self.tls: Final = self._reloading(name) if self.protocol.has_tls else None
         """The certificates of a listener with TLS."""
         if self._is_between_brokers and config.is_clustered:

@@ -18,7 +18,6 @@ _LISTENER: Final = re.compile(r"([A-Za-z0-9._-]+)://(?:\[([0-9A-Fa-f:.%]*)\]|([^
 _ADDRESS: Final = re.compile(r"(?:\[([0-9A-Fa-f:.%]*)\]|([^\[\]:/\s]*)):(\d{1,5})")
 _PORT_MAX: Final = 65535
 _ALL_INTERFACES: Final = "0.0.0.0"
-_UNROUTABLE: Final = (_ALL_INTERFACES, "::")
 
 KAFKA_LISTENER: Final = "PLAINTEXT"
 """Name of the default listener for Kafka's framing."""
@@ -46,6 +45,11 @@ class Listener(NamedTuple):
         if found is None or int(found[3]) > _PORT_MAX:
             raise ValueError(f"{text!r} is not an address: expected host:port")
         return cls(found[1] or found[2] or _ALL_INTERFACES, int(found[3]))
+
+    @property
+    def is_on_all_interfaces(self) -> bool:
+        """True if a listener is on all interfaces, so that this is no host for clients."""
+        return self.host in (_ALL_INTERFACES, "::")
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -82,7 +86,7 @@ def parse_advertised_listeners(text: str) -> dict[str, Listener]:
     """
     found = _parse(text)
     for name, address in found.items():
-        if address.host in _UNROUTABLE:
+        if address.is_on_all_interfaces:
             raise ValueError(f"clients cannot reach {name}://{address}: name the host by which they reach this broker")
     return found
 
