@@ -1,4 +1,4 @@
-"""Files of commands that a reader sees whole, and that have their mode from the beginning."""
+"""Files that readers see whole, and with their mode from the beginning."""
 
 from __future__ import annotations
 

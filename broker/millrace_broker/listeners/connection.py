@@ -111,10 +111,6 @@ class Connection(asyncio.BufferedProtocol):
             data, self._rest = memoryview(self._rest + data), b""
         self._consume(data)
 
-    def eof_received(self) -> bool:
-        """Close the connection, because the client no longer waits for an answer."""
-        return False
-
     def pause_writing(self) -> None:
         """Pause the writer, because the kernel takes no more bytes."""
         self._writer.pause()
@@ -445,6 +441,8 @@ class Connection(asyncio.BufferedProtocol):
         self._uncount()
         self._rest = b""
         self._transport.close()
+
+    # --- life -----------------------------------------------------------------------------------------------------
 
     def _enter(self, state: State) -> None:
         self._state = state

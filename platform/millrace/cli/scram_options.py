@@ -22,15 +22,10 @@ _SEVERAL: Final = re.compile(r"\]\s*,\s*[\w.-]+\s*=|,\s*iterations\s*=\s*-?[0-9]
 """Ends of a password that are another option, or iterations behind the password."""
 
 
-def is_scram(name: str) -> bool:
-    """Return whether an option is a SCRAM credential."""
-    return name in MECHANISM_NUMBERS
-
-
 def refuse_scram_passwords(values: Mapping[str, str], option: str) -> None:
     """Raise ``UsageError`` if a password is on the command line, and no reference to one."""
     for name, value in values.items():
-        if is_scram(name) and holds_secret(name, _parts(name, value)[1]):
+        if name in MECHANISM_NUMBERS and holds_secret(name, _parts(name, value)[1]):
             raise refused(f"{option} {name}", "with --add-file (`-`: the input)")
 
 
