@@ -331,7 +331,7 @@ def test_batches_that_are_large_after_decompression_do_not_delay_others(
     try:
         with ThreadPoolExecutor(8) as clients:
             answers = [clients.submit(_produce, module_broker, topic, large) for _ in range(8)]
-            eventually(lambda: caplog.text.count("and is checked with few others") == 8)
+            eventually(lambda: caplog.text.count("it waits for a thread for decoding") == 8)
             assert _produce(module_broker, topic, small).base_offset == 0
             with KafkaWire(module_broker) as wire:
                 answer = wire.call(_fetch(topic), 12)

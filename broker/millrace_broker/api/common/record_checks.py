@@ -93,7 +93,7 @@ async def check_records(
         return await _checked_in_a_fitting_thread(executors, codecs, topic, data, now_ms, check)
     except _LargeBodyError:
         _logger.info(
-            "a batch of %d bytes for %s has more than %d bytes decompressed, and is checked with few others",
+            "a batch of %d bytes for %s has more than %d bytes decompressed: it waits for a thread for decoding",
             len(data),
             topic.name,
             _LARGE_BYTES,
