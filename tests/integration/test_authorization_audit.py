@@ -18,14 +18,23 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from millrace.acls import AclOperation, ResourceType
 from millrace.clients import Admin, Consumer, Producer, TopicPartition
 from millrace.coordinator_records import AUDIT_COLUMNS
-from millrace.errors import AuthorizationError, CoordinatorNotAvailableError, InvalidConfigError, InvalidTopicError
+from millrace.errors import (
+    AuthorizationError,
+    CoordinatorNotAvailableError,
+    InvalidConfigError,
+    InvalidTopicError,
+    SaslAuthenticationError,
+)
 from millrace.protocol import millrace_pb2 as pb
 from millrace.schemas import parse_ddl
+from millrace.security.scram import ScramCredential
 from millrace_broker.audit import Audit
+from millrace_broker.metadata.scram_credentials import ScramChange
 from millrace_broker.security import AclAuthorizer, AclIndex
 from millrace_broker.testing import EmbeddedBroker
 
 from ..certificates import Authority
+from ..planted_secrets import planted
 from .access_broker import acl
 from .broker_cluster import Cluster
 from .consumer_groups import QUICK_GROUPS
@@ -42,6 +51,7 @@ OPTIONS = {
     "audit.topic.num.partitions": "1",
     "metrics.port": "0",
 }
+PASSWORD = planted("audited")
 ANYBODY: dict[str, Any] = {"principal": "User:ANONYMOUS"}
 
 
@@ -74,6 +84,25 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
         with Admin(running.bootstrap_servers) as admin:
             for name in ("orders", "secret"):
                 admin.create_topic(name, partitions=1)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def password_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    """A broker where alice has a password for each mechanism."""
+    options = {
+        **OPTIONS,
+        "audit.decisions": "denied",
+        "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0,GRPC://127.0.0.1:0",
+        "listener.protocol.map": "GRPC:grpc",
+        "listener.security.protocol.map": "GRPC:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+        "sasl.jaas.config": f'PlainLoginModule required user_alice="{PASSWORD}";',
+        "super.users": "User:ANONYMOUS",
+    }
+    with EmbeddedBroker(tmp_path_factory.mktemp("passwords"), options=options) as running:
+        credential = ScramCredential.of_password("SCRAM-SHA-256", PASSWORD)
+        running.server.broker.scram_credentials.alter("alice", [ScramChange("SCRAM-SHA-256", credential)])
         yield running
 
 
@@ -144,6 +173,38 @@ def test_a_forged_call_of_a_broker_is_a_denial_even_for_a_super_user(tmp_path: P
         with Rows(broker) as rows:
             (row,) = rows.wait_for(client_id="forger", call="LeaderAndIsr", allowed=False)
     assert (row["operation"], row["resource_type"]) == ("CLUSTER_ACTION", "CLUSTER")
+
+
+@pytest.mark.parametrize(
+    ("listener", "mechanism", "user", "resource"),
+    [
+        ("SASL_PLAINTEXT", "SCRAM-SHA-256", "alice", "alice"),
+        ("SASL_PLAINTEXT", "SCRAM-SHA-256", "a password", ""),
+        ("SASL_PLAINTEXT", "PLAIN", "alice", "alice"),
+        ("SASL_PLAINTEXT", "PLAIN", "a password", ""),
+        ("GRPC", "SCRAM-SHA-256", "alice", "alice"),
+        ("GRPC", "PLAIN", "a password", ""),
+    ],
+)
+def test_a_failed_login_is_a_denial(
+    password_broker: EmbeddedBroker, listener: str, mechanism: str, user: str, resource: str
+) -> None:
+    ports = password_broker.server.ports
+    config = {
+        "bootstrap.servers": f"127.0.0.1:{ports[listener]}",
+        "client.id": f"{listener} {mechanism} {user}",
+        "security.protocol": "SASL_PLAINTEXT",
+        "transport": "grpc" if listener == "GRPC" else "auto",
+        "sasl.mechanism": mechanism,
+        "sasl.jaas.config": f'LoginModule required username="{user}" password="wrong";',
+    }
+    with pytest.raises(SaslAuthenticationError), Admin(config) as admin:
+        admin.list_topics()
+    with Rows(password_broker) as rows:
+        (row, *_) = rows.wait_for(client_id=config["client.id"], operation="AUTHENTICATE")
+    assert (row["principal"], row["host"], row["listener"]) == ("User:ANONYMOUS", "127.0.0.1", listener)
+    assert (row["call"], row["resource_type"], row["resource"]) == ("SaslAuthenticate", "USER", resource)
+    assert not row["allowed"]
 
 
 def test_decisions_for_clients_of_kafka_are_rows(broker: EmbeddedBroker) -> None:

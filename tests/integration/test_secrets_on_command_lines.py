@@ -120,5 +120,7 @@ def test_a_secure_cluster_has_the_options_of_its_files_and_of_the_given_one(tmp_
     assert found == read_properties(files.broker_properties(1))
     brokers.stop()
     assert not made.exists()
+    stale.write_text("")  # of a command that was killed
     without = _Brokers(tmp_path, 9092, {"num.partitions": "5"}, (), files)
     assert without._config(1) == files.broker_properties(1)
+    assert not stale.exists()

@@ -5,7 +5,7 @@ rows to the spool, and writes them to the topic later.
 
 Invariants
 
-- ``record`` neither waits nor raises. Everything else runs in a task of its own.
+- ``record`` and ``record_refused_login`` neither wait nor raise. Everything else runs in a task of its own.
 - Rows reach the topic in the order in which they left the queue. While the spool has batches, new batches are
   appended to it.
 - A batch keeps its producer's numbers until it is written, also over a restart. A leader therefore appends it once.
@@ -86,6 +86,7 @@ class Audit:
         interval_s: float,
     ) -> None:
         self.record: Final = queue.record
+        self.record_refused_login: Final = queue.record_refused_login
         self._queue: Final = queue
         self._spool: Final = spool
         self._target: Final = target

@@ -19,6 +19,9 @@ from millrace_broker.audit.events import AuditRow
 from millrace_broker.audit.selection import Selection
 from millrace_broker.security import AuthorizableRequest, KafkaPrincipal
 
+AUTHENTICATE: Final = "AUTHENTICATE"
+"""Operation of a row for a client that failed to authenticate as a user. Kafka's ACLs have no such operation."""
+
 OWN_INTERVAL_S: Final = 3600.0
 """Time within which the same read of the audit is recorded once."""
 _OWN_MAX: Final = 10_000
@@ -35,7 +38,8 @@ class _Key(NamedTuple):
     listener: str
     client_id: str
     call: str
-    operation: AclOperation
+    operation: AclOperation | None
+    """None for an authentication."""
     resource_type: ResourceType
     resource: str
     allowed: bool
@@ -81,23 +85,22 @@ class AuditQueue:
         is_allowed: bool,
     ) -> None:
         """Record a decision if it is selected."""
-        principal = request.principal
-        if not self._selection.includes(principal, operation, resource_type, name, is_allowed=is_allowed):
-            return
-        key = _Key(
-            principal,
-            request.client_address.host,
-            request.listener_name,
-            request.client_id[:_TEXT_MAX],
-            request.api_name,
-            operation,
-            resource_type,
-            name[:_TEXT_MAX],
-            is_allowed,
-        )
+        if self._selection.includes(request.principal, operation, resource_type, name, is_allowed=is_allowed):
+            key = _key(request, operation, resource_type, name, is_allowed)
+            if key in self._rows or not (is_allowed and self._is_repeated(key)):
+                self._add(key)
+
+    def record_refused_login(self, request: AuthorizableRequest, user: str) -> None:
+        """Record that a client failed to authenticate as a user.
+
+        ``user`` is empty if there is no such user. Strangers choose such names, so that each of them could fill a row
+        of the queue. Also, it may be a password that was typed for the name.
+        """
+        if self._selection.includes_logins(request.principal):
+            self._add(_key(request, None, ResourceType.USER, user, False))
+
+    def _add(self, key: _Key) -> None:
         row = self._rows.get(key)
-        if row is None and is_allowed and self._is_repeated(key):
-            return
         now_ms = self._now_ms()
         if row is not None:
             row[1] = now_ms
@@ -125,7 +128,7 @@ class AuditQueue:
                 key.listener,
                 key.client_id,
                 key.call,
-                key.operation.name,
+                AUTHENTICATE if key.operation is None else key.operation.name,
                 key.resource_type.name,
                 key.resource,
                 key.allowed,
@@ -155,3 +158,23 @@ class AuditQueue:
         if each not in remembered and len(remembered) >= _OWN_MAX:
             del remembered[next(iter(remembered))]
         remembered[each] = until
+
+
+def _key(
+    request: AuthorizableRequest,
+    operation: AclOperation | None,
+    resource_type: ResourceType,
+    name: str,
+    is_allowed: bool,
+) -> _Key:
+    return _Key(
+        request.principal,
+        request.client_address.host,
+        request.listener_name,
+        request.client_id[:_TEXT_MAX],
+        request.api_name,
+        operation,
+        resource_type,
+        name[:_TEXT_MAX],
+        is_allowed,
+    )

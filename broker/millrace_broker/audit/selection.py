@@ -48,4 +48,8 @@ class Selection:
             return False
         if is_topic and not is_own and (name in self._topics or name.startswith(self._prefixes)):
             return False
+        return self.includes_logins(principal)
+
+    def includes_logins(self, principal: object) -> bool:
+        """Return whether failed authentications of a principal are recorded, which is that of before."""
         return not self._principals or str(principal) not in self._principals

@@ -159,12 +159,14 @@ def _local_zookeeper(data_dir: Path, security: SecurityDirectory | None) -> tupl
 
 
 def _warn_of_open_metadata(security: SecurityDirectory, options: Mapping[str, str]) -> None:
-    """Print how brokers authenticate to ZooKeeper, if they do not."""
+    """Print how brokers authenticate to ZooKeeper, if they do not. A certificate without TLS authenticates nobody."""
     from millrace.config.base import read_properties
     from millrace_broker.cli.security import zookeeper_hint
 
     given = {**read_properties(security.broker_properties(1)), **options}
-    if not (given.get("zookeeper.sasl.mechanism") or given.get("zookeeper.ssl.keystore.location")):
+    has_tls = given.get("zookeeper.ssl.client.enable", "").lower() == "true"
+    has_certificate = has_tls and given.get("zookeeper.ssl.keystore.location")
+    if not (given.get("zookeeper.sasl.mechanism") or has_certificate):
         typer.echo(zookeeper_hint(given["zookeeper.connect"], security.path), err=True)
 
 
@@ -242,10 +244,11 @@ class _Brokers:
         from millrace_broker.cli.whole_files import SECRET_MODE, properties_text, write_whole
 
         base = None if self._security is None else self._security.broker_properties(number)
+        path = self._data_dir / f"broker-{number}.properties"
         if not self._secrets:
+            path.unlink(missing_ok=True)  # a killed command leaves its secrets
             return base
         values = {**read_properties(base or conf_dir() / DEFAULT_FILE), **self._secrets}
-        path = self._data_dir / f"broker-{number}.properties"
         write_whole(path, properties_text(values).encode(), SECRET_MODE, replaces=True)
         self._made.append(path)
         return path

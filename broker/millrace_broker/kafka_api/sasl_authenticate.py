@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millrace.errors import IllegalSaslStateError, MillraceError
+from millrace.errors import IllegalSaslStateError, MillraceError, SaslAuthenticationError
 from millrace.kafka_protocol.calls.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.error_codes import code_of
@@ -18,6 +18,9 @@ async def handle(message: SaslAuthenticateRequest, request: KafkaRequest) -> Sas
         with parked():  # a refusal is late, and a provider's keys may have to be fetched
             token = await sasl.authenticate(bytes(message.auth_bytes))
     except MillraceError as error:
+        audit = request.broker.audit
+        if audit is not None and isinstance(error, SaslAuthenticationError):
+            audit.record_refused_login(request.context, sasl.refused_user)
         return SaslAuthenticateResponse(error_code=code_of(error), error_message=error.message, auth_bytes=b"")
     return SaslAuthenticateResponse(
         error_code=0, error_message=None, auth_bytes=token.message, session_lifetime_ms=token.lifetime_ms

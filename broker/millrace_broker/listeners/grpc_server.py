@@ -31,6 +31,7 @@ from millrace.errors import (
     InvalidRequestError,
     MillraceError,
     RequestTimedOutError,
+    SaslAuthenticationError,
     ThrottledError,
 )
 from millrace.protocol import grpc_sasl
@@ -205,7 +206,21 @@ def _authentication(broker: Broker, callers: Callers, sessions: GrpcSessions) ->
                 current_call.set(admitted)
                 clock = asyncio.get_running_loop().time
                 conversation = SaslConversation(lambda: callers.access.sasl, broker.logins, clock)
-                await sessions.exchange(conversation, context, client_address(context.peer()).host)
+                address = client_address(context.peer())
+                try:
+                    await sessions.exchange(conversation, context, address.host)
+                except SaslAuthenticationError:
+                    if broker.audit is not None:
+                        request = RequestContext(
+                            api_name="SaslAuthenticate",
+                            listener_name=callers.listener_name,
+                            principal=ANONYMOUS,
+                            client_id=_client_id(context),
+                            client_address=address,
+                            response_lease=admitted.response_lease,
+                        )
+                        broker.audit.record_refused_login(request, conversation.refused_user)
+                    raise
                 return
             except Exception as error:  # noqa: BLE001 - every error ends the call with its status
                 failure = known_error(error)

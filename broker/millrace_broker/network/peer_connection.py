@@ -64,14 +64,14 @@ class PeerConnection(asyncio.BufferedProtocol):
             return False
         return asyncio.get_running_loop().time() < self._expires
 
-    async def authenticate(self, credentials: CredentialsSource, host: str) -> None:
+    async def authenticate(self, credentials: CredentialsSource, host: str, client_id: str) -> None:
         """Authenticate the new connection.
 
         Raises ``SaslAuthenticationError``, ``BrokerUnavailableError``, and ``OSError`` if the provider of tokens does
         not answer.
         """
         loop = asyncio.get_running_loop()
-        exchange = authentication(await loop.run_in_executor(None, credentials), host)
+        exchange = authentication(await loop.run_in_executor(None, credentials), host, client_id)
         step: bytes | SaslSession = next(exchange)
         while not isinstance(step, SaslSession):
             self._is_authenticating = True
@@ -254,7 +254,7 @@ async def connect(
     _, connection = await loop.create_connection(PeerConnection, host, port, ssl=context)
     try:
         if credentials is not None:
-            await connection.authenticate(credentials, host)
+            await connection.authenticate(credentials, host, client_id)
         return connection, await connection.greet(client_id)
     except BaseException:
         connection.close()

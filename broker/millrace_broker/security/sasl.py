@@ -89,6 +89,7 @@ class _Mechanism(Protocol):
     """Server side of one exchange of a mechanism."""
 
     username: str
+    """User whom the client names, empty if there is no such user. The client is that user after the exchange alone."""
     expires_s: float
     """End of the validity of what the client has shown, in seconds since the epoch."""
     is_token: bool
@@ -117,12 +118,12 @@ class _Plain:
             raise SaslAuthenticationError("the client's PLAIN message has no user and password")
         authorization_id, username, password = (part.decode("utf-8", "replace") for part in parts)
         expected = self._passwords.get(username)
+        self.username = "" if expected is None else username
         is_same = hmac.compare_digest((expected or secrets.token_hex()).encode(), password.encode())
         if expected is None or not is_same:
             raise SaslAuthenticationError("invalid credentials")
         if authorization_id not in ("", username):
             raise SaslAuthenticationError("PLAIN for another authorization id than the user's is not supported")
-        self.username = username
         return b"", True
 
 
@@ -151,8 +152,9 @@ class _Scram:
                     credential, self.username, self.expires_s = login
                 self.is_token = True
             else:
-                credential, self.username = self._logins.users(name, self._mechanism), name
+                credential = self._logins.users(name, self._mechanism)
                 model = self._logins.models(name, self._mechanism)
+                self.username = "" if credential is None else name
             self._is_known = credential is not None
             return self._server.challenge(credential or _credential_of_nobody(self._mechanism, name, model)), False
         answer = self._server.final(token)
@@ -247,6 +249,8 @@ class SaslConversation:
         """True if the client has authenticated with a delegation token."""
         self.has_failed = False
         """True if the connection has to be closed."""
+        self.refused_user = ""
+        """User whom the client failed to be, empty without a failure and if there is no such user."""
 
     @property
     def mechanisms(self) -> Collection[SaslMechanism]:
@@ -308,7 +312,7 @@ class SaslConversation:
             if self.principal not in (None, principal):
                 raise SaslAuthenticationError(f"the connection of {self.principal} cannot become that of {principal}")
         except SaslAuthenticationError as error:
-            self.has_failed = True
+            self.has_failed, self.refused_user = True, exchange.username
             await asyncio.sleep(_FAILURE_DELAY_S)
             raise SaslAuthenticationError(f"authentication failed: {error.message}") from None
         self._exchange = None

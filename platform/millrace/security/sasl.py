@@ -88,13 +88,13 @@ Exchange = Generator[bytes, bytes, SaslSession]
 """Exchange of requests (with their lengths) and responses (without)."""
 
 
-def authentication(credentials: SaslCredentials, host: str) -> Exchange:
-    """Authenticate a new connection to a broker at ``host``.
+def authentication(credentials: SaslCredentials, host: str, client_id: str) -> Exchange:
+    """Authenticate a new connection to a broker at ``host``, whose audit has ``client_id``.
 
     Raises ``SaslAuthenticationError`` in ``send``, and ``InvalidRequestError`` at a listener of another protocol.
     """
     mechanism = credentials.mechanism
-    answer = yield _request(SaslHandshakeRequest(mechanism=mechanism), _HANDSHAKE_VERSION)
+    answer = yield _request(SaslHandshakeRequest(mechanism=mechanism), _HANDSHAKE_VERSION, client_id)
     handshake = _response(answer, SaslHandshakeResponse, _HANDSHAKE_VERSION)
     if handshake.error_code:
         known = ", ".join(handshake.mechanisms)
@@ -107,7 +107,7 @@ def authentication(credentials: SaslCredentials, host: str) -> Exchange:
     message = next(steps)
     while True:
         try:
-            answer, lifetime_ms = yield from _step(message)
+            answer, lifetime_ms = yield from _step(message, client_id)
         except SaslAuthenticationError as error:
             raise refusal(credentials, error.message) from None
         try:
@@ -147,20 +147,20 @@ def exchange(credentials: SaslCredentials, host: str) -> Generator[bytes, bytes,
         scram.check((yield scram.final(challenge)))
 
 
-def _step(token: bytes) -> Generator[bytes, bytes, tuple[bytes, int]]:
-    answer = yield _request(SaslAuthenticateRequest(auth_bytes=token), _AUTHENTICATE_VERSION)
+def _step(token: bytes, client_id: str) -> Generator[bytes, bytes, tuple[bytes, int]]:
+    answer = yield _request(SaslAuthenticateRequest(auth_bytes=token), _AUTHENTICATE_VERSION, client_id)
     response = _response(answer, SaslAuthenticateResponse, _AUTHENTICATE_VERSION)
     if response.error_code:
         raise SaslAuthenticationError(response.error_message or f"the broker refuses the user ({response.error_code})")
     return response.auth_bytes, response.session_lifetime_ms
 
 
-def _request(request: Message, version: int) -> bytes:
+def _request(request: Message, version: int, client_id: str) -> bytes:
     header = RequestHeader(
         request_api_key=request.API_KEY,
         request_api_version=version,
         correlation_id=_CORRELATION_ID,
-        client_id=None,
+        client_id=client_id,
     )
     data = header.encode(request_header_version(request.API_KEY, version)) + request.encode(version)
     return struct.pack(">i", len(data)) + data

@@ -256,7 +256,7 @@ def connect(
     try:
         if tls is not None:
             sock = tls_socket(sock, tls, host, port, deadline, stores)
-        session = None if credentials is None else authenticate(sock, credentials, host, deadline)
+        session = None if credentials is None else authenticate(sock, credentials, host, hello.client_id, deadline)
         message = hello.SerializeToString()
         sock.settimeout(max(deadline - time.monotonic(), 0.001))
         sock.sendall(frames.hello_request(message))
@@ -281,9 +281,11 @@ def connect(
         raise
 
 
-def authenticate(sock: socket.socket, credentials: CredentialsSource, host: str, deadline: float) -> SaslSession:
+def authenticate(
+    sock: socket.socket, credentials: CredentialsSource, host: str, client_id: str, deadline: float
+) -> SaslSession:
     """Authenticate a new connection. Raises ``SaslAuthenticationError``, ``InvalidRequestError``, ``OSError``."""
-    exchange = authentication(credentials(), host)
+    exchange = authentication(credentials(), host, client_id)
     request = next(exchange)
     while True:
         sock.settimeout(max(deadline - time.monotonic(), 0.001))

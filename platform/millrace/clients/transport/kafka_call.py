@@ -59,7 +59,7 @@ def _call_at(config: ClientConfig, host: str, port: int, request: Message, respo
         if tls is not None:
             sock = tls_socket(sock, tls.current().context, host, port, deadline, config)
         if credentials is not None:
-            authenticate(sock, credentials, host, deadline)
+            authenticate(sock, credentials, host, config.client_id, deadline)
         sock.settimeout(max(deadline - time.monotonic(), 0.001))
         sock.sendall(_LENGTH.pack(len(data)) + data)
         (size_bytes,) = _LENGTH.unpack(exactly(sock, _LENGTH.size, deadline))

@@ -76,6 +76,24 @@ def test_a_row_has_the_time_principal_host_operation_and_resource() -> None:
     assert recorded.queue.drain() == []
 
 
+def test_failed_logins_are_rows_with_the_user_unless_the_principal_is_excluded() -> None:
+    lease: Any = None
+    address = ClientAddress("10.0.0.1", 5000)
+    context = RequestContext("SaslAuthenticate", "SASL_SSL", KafkaPrincipal("User", "nobody"), "app", address, lease)
+    recorded = Recorded(decisions="denied")
+    for user in ("alice", "", "alice"):
+        recorded.queue.record_refused_login(context, user)
+    rows = recorded.queue.drain()
+    assert [(row.operation, row.resource_type, row.resource, row.decisions) for row in rows] == [
+        ("AUTHENTICATE", "USER", "alice", 2),
+        ("AUTHENTICATE", "USER", "", 1),
+    ]
+    assert not any(row.allowed for row in rows)
+    excluded = Recorded(exclude_principals="User:nobody")
+    excluded.queue.record_refused_login(context, "alice")
+    assert not excluded.queue.drain()
+
+
 def test_equal_decisions_of_an_interval_are_one_row_and_others_are_not() -> None:
     recorded = Recorded()
     for _ in range(3):

@@ -37,7 +37,9 @@ def test_a_broker_alone_needs_no_hint(tmp_path: Path, capsys: pytest.CaptureFixt
     [
         ({}, True),
         ({"zookeeper.sasl.mechanism": "GSSAPI"}, False),
-        ({"zookeeper.ssl.keystore.location": "broker-1.pem"}, False),
+        ({"zookeeper.ssl.keystore.location": "broker-1.pem"}, True),
+        ({"zookeeper.ssl.client.enable": "true"}, True),
+        ({"zookeeper.ssl.client.enable": "True", "zookeeper.ssl.keystore.location": "broker-1.pem"}, False),
     ],
 )
 def test_a_secure_cluster_on_another_zookeeper_says_how_brokers_authenticate_to_it(
