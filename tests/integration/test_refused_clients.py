@@ -70,11 +70,11 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory, stores: Stores) -> Iterator[EmbeddedBroker]:
-    listeners = ("PLAINTEXT", "SASL_SSL", "SSL", "ELSEWHERE", "GRPC", "GRPC_SSL")
+    listeners = ("PLAINTEXT", "SASL_SSL", "SSL", "ELSEWHERE", "GRPC", "GRPC_SSL", "GRPC_PLAIN")
     options = {
         "listeners": ",".join(f"{name}://127.0.0.1:0" for name in listeners),
-        "listener.security.protocol.map": "ELSEWHERE:SSL,GRPC:SASL_SSL,GRPC_SSL:SSL",
-        "listener.protocol.map": "GRPC:grpc,GRPC_SSL:grpc",
+        "listener.security.protocol.map": "ELSEWHERE:SSL,GRPC:SASL_SSL,GRPC_SSL:SSL,GRPC_PLAIN:PLAINTEXT",
+        "listener.protocol.map": "GRPC:grpc,GRPC_SSL:grpc,GRPC_PLAIN:grpc",
         "sasl.enabled.mechanisms": "PLAIN",
         "sasl.jaas.config": f'PlainLoginModule required user_alice="{PASSWORD}";',
         "ssl.keystore.location": stores.broker,
@@ -249,6 +249,25 @@ def test_a_refused_client_over_grpc_fails_at_once(broker: EmbeddedBroker, stores
     for use in (_admin, _producer, _consumer):
         with pytest.raises(MillraceError, match=r"sasl\.\w+|ssl\.\w+\.location"):
             at_once(use, {**config, "transport": "grpc"})
+
+
+@pytest.mark.parametrize(
+    ("listener", "protocol", "remedy"),
+    [
+        ("GRPC", "SASL_PLAINTEXT", "this is a listener with TLS: set security.protocol=SSL or SASL_SSL"),
+        ("GRPC_SSL", "PLAINTEXT", "this is a listener with TLS: set security.protocol=SSL or SASL_SSL"),
+        ("GRPC_PLAIN", "SSL", "set security.protocol=PLAINTEXT"),
+    ],
+)
+def test_a_client_over_grpc_with_or_without_tls_by_mistake_fails_at_once(
+    broker: EmbeddedBroker, stores: Stores, listener: str, protocol: str, remedy: str
+) -> None:
+    config = config_of(broker, stores, "GRPC" if protocol == "SASL_PLAINTEXT" else listener, {})
+    if protocol == "PLAINTEXT":
+        del config["ssl.truststore.location"], config["ssl.keystore.location"]
+    for use in (_admin, _producer, _consumer):
+        with pytest.raises(SslAuthenticationError, match=remedy):
+            at_once(use, {**config, "security.protocol": protocol, "transport": "grpc"})
 
 
 @pytest.mark.parametrize("case", ["wrong password", "untrusted authority", "expired certificate"])

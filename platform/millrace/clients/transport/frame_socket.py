@@ -20,7 +20,7 @@ from typing import Final
 import pyarrow as pa
 
 from millrace.clients.transport.calls import Received
-from millrace.clients.transport.tls_socket import TlsSocket, refusal_of, tls_socket
+from millrace.clients.transport.tls_socket import NEEDS_TLS, TlsSocket, refusal_of, tls_socket
 from millrace.config.security_options import SslOptions
 from millrace.errors import (
     InvalidRequestError,
@@ -309,7 +309,7 @@ def exactly(sock: socket.socket, size_bytes: int, deadline: float) -> bytes:
         part = sock.recv(size_bytes - len(data))
         if not part:
             if data.startswith(_TLS_ALERT):
-                raise SslAuthenticationError("this is a listener with TLS: set security.protocol=SSL or SASL_SSL")
+                raise SslAuthenticationError(NEEDS_TLS)
             raise ConnectionResetError("the connection was closed during the greeting")
         data += part
     return data

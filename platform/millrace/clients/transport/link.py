@@ -27,12 +27,14 @@ from millrace.clients.transport.frame_receiver import Receiver
 from millrace.clients.transport.frame_socket import FrameSocket, connect
 from millrace.clients.transport.frame_transport import FrameTransport
 from millrace.clients.transport.grpc_transport import GrpcTransport
+from millrace.clients.transport.tls_socket import NEEDS_TLS, wants_tls
 from millrace.config.client import ClientConfig, ConsumerConfig, Transport
 from millrace.errors import (
     ClientClosedError,
     InvalidConfigError,
     InvalidRequestError,
     MillraceError,
+    SslAuthenticationError,
 )
 from millrace.interrupts import Uninterrupted
 from millrace.protocol import millrace_pb2 as pb
@@ -46,6 +48,8 @@ _API_VERSIONS: Final = unary(lambda stub: stub.ApiVersions)
 _HAS_EPOLL: Final = hasattr(select, "epoll") and hasattr(os, "eventfd")
 _GREETING_TIMEOUT_S: Final = 5.0
 """Maximum wait for a broker that does not answer the first call of a connection."""
+_TLS_PROBE_S: Final = 1.0
+"""Time for a handshake that shows why a listener for gRPC has closed a connection."""
 
 
 @cache
@@ -329,6 +333,9 @@ class Link:
         try:
             sock, hello = self._greet(self._connect_s)
         except OSError as error:
+            is_closed = isinstance(error, ConnectionResetError | BrokenPipeError)
+            if is_closed and self._owner.tls is None and wants_tls(self._host, self._port, _TLS_PROBE_S):
+                raise SslAuthenticationError(f"{self._address}: {NEEDS_TLS}") from None
             raise not_reached(self._address, str(error) or "it did not answer in time") from error
         except InvalidRequestError:
             return self._address  # not an answer in Kafka's framing: this is the listener for gRPC

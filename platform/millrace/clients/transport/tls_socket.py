@@ -17,6 +17,8 @@ from millrace.errors import InvalidRequestError, MillraceError, SslAuthenticatio
 
 GRPC_ALPN: Final = "h2"
 """Protocol that a listener for gRPC chooses in the handshake. Listeners for Kafka's framing choose none."""
+NEEDS_TLS: Final = "this is a listener with TLS: set security.protocol=SSL or SASL_SSL"
+"""Message to a client without TLS."""
 
 _EXPIRED: Final = 10
 _REVOKED: Final = 23
@@ -114,6 +116,20 @@ def find_refusal(
         f"the broker at {host}:{port} closes connections after the handshake of TLS: it refuses this client's "
         f"certificate. {_check_of_own(stores)}"
     )
+
+
+def wants_tls(host: str, port: int, timeout_s: float) -> bool:
+    """Return whether a listener for gRPC has TLS. It closes connections without TLS, and gives no reason."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent to the server
+    context.set_alpn_protocols([GRPC_ALPN])
+    try:
+        with socket.create_connection((host, port), timeout_s) as sock, context.wrap_socket(sock):
+            return True
+    except ssl.SSLError as error:
+        return "ALERT" in (error.reason or "")  # it wants a certificate
+    except OSError:
+        return False
 
 
 def _is_closed_after_handshake(
