@@ -45,7 +45,9 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "kafka_rtm": "Spark's real-time mode, topic to topic, median",
         "kafka_rtm_limit": "Spark's real-time mode, topic to topic, median and limit",
         "kafka_spark_rows": "Spark reads a Kafka producer's records, our source beside Kafka's",
+        "kafka_spark_rows_best": "Spark reads a Kafka producer's records, each side at its best",
         "kafka_spark_typed": "Spark reads JSON of a Kafka producer as typed columns, beside from_json",
+        "kafka_spark_typed_best": "Spark reads JSON as typed columns, each side at its best",
     },
     "Read with Spark": {
         "spark_read_opaque": "Values of bytes, one column",
@@ -79,6 +81,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "topic_to_delta_opaque_best": "Topic of bytes, each side at its best",
         "topic_to_delta_opaque_sink": "Topic of bytes, by Spark's own Delta sink",
         "delta_upsert": "Upserts of 10,000 rows, beside MERGE",
+        "delta_upsert_best": "Upserts of 10,000 rows, each side at its best",
         "delta_upsert_small": "Upserts of 150 rows, beside MERGE",
         "delta_upsert_small_cluster": "Upserts of 150 rows, two executors",
     },

@@ -24,6 +24,7 @@ from benchmarks.peers.kafka import SETTINGS as KAFKA_SETTINGS
 from benchmarks.spark import (
     CLUSTER_CONF,
     CLUSTER_SETTINGS,
+    KAFKA_TUNED,
     SPARK_SETTINGS,
     Outcome,
     Source,
@@ -54,10 +55,11 @@ def benchmark(
     target_ratio: float | None = None,
     limit: float | None = None,
     cluster: bool = False,
+    is_tuned: bool = False,
 ) -> Benchmark:
     """Make a benchmark of micro-batches of so many changes.
 
-    With ``cluster``, tasks run in two executors at Spark's defaults.
+    With ``cluster``, tasks run in two executors at Spark's defaults. With ``is_tuned``, the peer is at its best.
     """
     spark_settings = CLUSTER_SETTINGS if cluster else SPARK_SETTINGS
     settings = f"{spark_settings}; {changes:,} changes a batch, a table of {TABLE_ROWS:,} rows in {_FILES} files"
@@ -89,7 +91,8 @@ def benchmark(
             open=open_ours,
         ),
         peer=Side(
-            what='readStream.format("kafka").option("maxOffsetsPerTrigger") .foreachBatch(max_by, DeltaTable.merge)',
+            what='readStream.format("kafka").option("maxOffsetsPerTrigger") .foreachBatch(max_by, DeltaTable.merge)'
+            + (f" with {KAFKA_TUNED} and broadcast(changes)" if is_tuned else ""),
             settings=KAFKA_SETTINGS + settings,
             open=open_peer,
         ),
@@ -106,7 +109,7 @@ def ours(spark: SparkSession, source: Source, changes: int) -> Outcome:
     return _merged(reader.option("maxOffsetsPerTrigger", changes).load(), source, table, into)
 
 
-def peer(spark: SparkSession, source: Source, changes: int) -> Outcome:
+def peer(spark: SparkSession, source: Source, changes: int, *, is_tuned: bool = False) -> Outcome:
     """Upsert the topic with Spark's Kafka source and Delta's MERGE."""
     table = _new_table(spark, source)
 
@@ -116,6 +119,8 @@ def peer(spark: SparkSession, source: Source, changes: int) -> Outcome:
 
         newest = F.max_by(F.struct(*_COLUMNS, "op"), "offset").alias("newest")
         latest = rows.groupBy("id").agg(newest).select("newest.*")
+        if is_tuned:
+            latest = F.broadcast(latest)
         values = {name: f"new.{name}" for name in _COLUMNS}
         merging = (
             DeltaTable.forPath(rows.sparkSession, table).alias("kept").merge(latest.alias("new"), "kept.id = new.id")
@@ -123,7 +128,8 @@ def peer(spark: SparkSession, source: Source, changes: int) -> Outcome:
         merging = merging.whenMatchedDelete("new.op = 'd'").whenMatchedUpdate(set=values)
         merging.whenNotMatchedInsert("new.op <> 'd'", values=values).execute()
 
-    reader = kafka_stream(spark, source).option("maxOffsetsPerTrigger", changes)
+    options = KAFKA_TUNED if is_tuned else {}
+    reader = kafka_stream(spark, source, **options).option("maxOffsetsPerTrigger", changes)
     return _merged(reader.load(), source, table, merge)
 
 

@@ -24,6 +24,10 @@ VARIANTS = {
 }
 """Rows with the same work under another setting. The row named here is measured at each side's best settings."""
 BEST_ELSEWHERE = {
+    "delta_upsert_small": "delta_upsert_best has a tuned MERGE",
+    "delta_upsert_small_cluster": "delta_upsert_best has a tuned MERGE",
+    "kafka_rtm": "both sides have the same source and sink, in the real-time mode",
+    "kafka_rtm_limit": "both sides have the same source and sink, in the real-time mode",
     "spark_time_range_filter": "Kafka's source is at its best with its timestamp options: spark_time_range_best",
     "streams_state": "millrace beside itself",
     "streams_table": "the number of Kafka Streams' updates says when a run is over: no cache",
@@ -46,7 +50,8 @@ def test_a_module_holds_a_benchmark_of_its_name(name: str) -> None:
 
 
 def _about_spark() -> list[str]:
-    return [name for name in NAMES if name.startswith(("spark_", "streams_", "topic_to_")) and "_best" not in name]
+    about = ("delta_", "kafka_rtm", "kafka_spark_", "spark_", "streams_", "topic_to_")
+    return [name for name in NAMES if name.startswith(about) and "_best" not in name]
 
 
 @pytest.mark.parametrize("name", _about_spark())
