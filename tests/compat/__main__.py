@@ -15,6 +15,7 @@ Suites:
 * ``tools``: Kafka's command-line tools and verifiable clients
 * ``spark``: Spark's own connector
 * ``clients``: the programs of ``docs/kafka-clients.md``
+* ``identity``: logins with Keycloak's tokens and with Kerberos tickets, at millrace alone
 
 ``ledgers/`` has the results of both brokers for each test. ``differences`` says why a test passes with Kafka only.
 
@@ -31,7 +32,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from . import clients, franz_go, kafka_python, librdkafka, spark, tools
+from . import clients, franz_go, identity, kafka_python, librdkafka, spark, tools
 from .brokers import OPTIONS, BrokerError, Listeners, broker
 from .install import InstallError, programs
 from .ledger import Result, complaints, write
@@ -40,6 +41,7 @@ from .pytest_run import SuiteError
 
 SUITES: Final[Mapping[str, Callable[[Listeners, str, str], dict[str, Result]]]] = {
     "clients": clients.run,
+    "identity": identity.run,
     "kafka_python": kafka_python.run,
     "kafka_python_security": kafka_python.run_secured,
     "franz_go": franz_go.run,

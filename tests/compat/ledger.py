@@ -109,6 +109,8 @@ def complaints(suite: str, rows: list[Row]) -> Iterator[str]:
     for row in rows:
         if row.is_short and row.test not in known:
             yield f"{suite} {row.test} passes with Kafka and not with millrace: {_short(row.millrace.reason)}"
+        elif row.kafka == NOT_RUN and row.millrace.state != "pass":
+            yield f"{suite} {row.test} does not pass with millrace: {_short(row.millrace.reason)}"
         elif row.test in known and row.millrace.state == "pass":
             yield f"{suite} {row.test} is no difference any more: take it out of DIFFERENCES"
     for test in sorted(known.keys() - {row.test for row in rows}):

@@ -20,7 +20,7 @@ import binascii
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from millrace.config.oauth_options import OAuthValidation, is_file_url
@@ -42,9 +42,13 @@ _ALGORITHMS: Final[Mapping[tuple[str, str], Sequence[str]]] = {
     ("OKP", "Ed25519"): ("EdDSA", "Ed25519"),
 }
 """Algorithms by kind and curve of the key. Shared secrets (``oct``) have none."""
+_OPTION: Final = "sasl.oauthbearer.jwks.endpoint.url"
 _TIMEOUT_S: Final = 10.0
-_UNKNOWN_KEY_S: Final = 10.0
-"""Shortest time between two fetches because of unknown keys, because any client can name such a key."""
+_UNKNOWN_KEY_S: Final = 1.0
+"""Shortest time between two fetches because of unknown keys, because any client can name such a key.
+
+A token that comes earlier waits, because providers sign with a new key as soon as they publish it.
+"""
 _KEYS_MAX: Final = 1000
 _HEADER_BYTES_MAX: Final = 4096
 
@@ -68,7 +72,13 @@ class _PublicKey(NamedTuple):
 class ProviderKeys:
     """Public keys of a provider (JSON Web Key Set), fetched and cached. In the event loop."""
 
-    def __init__(self, options: OAuthValidation, jaas: Mapping[str, str], monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        options: OAuthValidation,
+        jaas: Mapping[str, str],
+        monotonic: Callable[[], float],
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
         """Read the keys if they are in a file. Others are fetched for the first token.
 
         Raises ``InvalidConfigError`` if the file or a trust store cannot be used.
@@ -76,6 +86,7 @@ class ProviderKeys:
         self._url: Final = options.sasl_oauthbearer_jwks_endpoint_url
         self._refresh_s: Final = options.sasl_oauthbearer_jwks_endpoint_refresh_ms / 1000
         self._monotonic: Final = monotonic
+        self._pause: Final = pause
         self._tls: Final = provider_tls(jaas)
         self._backoff: Final = Backoff(
             options.sasl_oauthbearer_jwks_endpoint_retry_backoff_ms,
@@ -94,17 +105,17 @@ class ProviderKeys:
 
     async def find(self, algorithm: str, key_id: str) -> _PublicKey:
         """Return the key of a token. Fetch the keys if they have none. Raises ``SaslAuthenticationError``."""
-        age_s = self._monotonic() - self._fetched_s
+        asked_s = self._monotonic()
         found = self._matching(algorithm, key_id)
         if found is not None:
-            if age_s >= self._refresh_s:
+            if asked_s - self._fetched_s >= self._refresh_s:
                 self._begin()  # meanwhile, the keys that are there are used
             return found
-        if age_s >= _UNKNOWN_KEY_S:
-            fetch = self._begin()
-            if fetch is not None:
-                await asyncio.shield(fetch)
-                found = self._matching(algorithm, key_id)
+        if (wait_s := self._fetched_s + _UNKNOWN_KEY_S - asked_s) > 0:
+            await self._pause(wait_s)
+        if self._fetched_s <= asked_s and (fetch := self._begin()) is not None:
+            await asyncio.shield(fetch)
+        found = self._matching(algorithm, key_id)
         if found is None and self._failure:
             raise SaslAuthenticationError(f"the broker has no keys of the provider to verify a token: {self._failure}")
         if found is None:
@@ -136,7 +147,7 @@ class ProviderKeys:
             self._fetch = None
 
     def _read(self) -> Sequence[_PublicKey]:
-        return _decoded(self._url, read_document(self._url, self._tls.current(), _TIMEOUT_S))
+        return _decoded(self._url, read_document(self._url, self._tls.current(), _TIMEOUT_S, options=_OPTION))
 
     def _take(self, keys: Sequence[_PublicKey]) -> None:
         self._keys, self._failure = keys, ""

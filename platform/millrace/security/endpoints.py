@@ -56,10 +56,11 @@ def read_document(
     tls: ssl.SSLContext,
     timeout_s: float,
     *,
+    options: str,
     body: bytes | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Read a document, by POST if there is a ``body``. It blocks.
+    """Read a document, by POST if there is a ``body``. It blocks. ``options`` are the ones to check after a refusal.
 
     Raises ``OSError`` if the provider does not answer now, and ``SaslAuthenticationError`` if it refuses.
     """
@@ -76,7 +77,7 @@ def read_document(
         message = f"{url} answers with HTTP status {error.code}"
         if error.code >= 500 or error.code in _RETRIABLE:
             raise ConnectionError(message) from None
-        raise SaslAuthenticationError(message) from None
+        raise SaslAuthenticationError(f"{message}: check {options}") from None
     except urllib.error.URLError as error:
         if isinstance(error.reason, ssl.SSLCertVerificationError):
             raise SaslAuthenticationError(

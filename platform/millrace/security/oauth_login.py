@@ -25,6 +25,10 @@ from millrace.config.oauth_options import TOKEN_BYTES_MAX, OAuthClient, is_file_
 from millrace.errors import SaslAuthenticationError
 from millrace.security.endpoints import Backoff, provider_tls, read_document
 
+_OPTIONS: Final = (
+    "sasl.oauthbearer.token.endpoint.url, sasl.oauthbearer.client.credentials.client.id and "
+    "sasl.oauthbearer.client.credentials.client.secret"
+)
 _SHORT_LIFETIME_S: Final = 10.0
 """Lifetime of a token in a file, which is read again after it, and of a token whose provider names none."""
 
@@ -86,10 +90,12 @@ class OAuthLogin:
         timeout_s = self._options.sasl_login_connect_timeout_ms / 1000
         asked_s = self._monotonic()
         if is_file_url(self._url):
-            text = read_document(self._url, self._tls.current(), timeout_s).decode("ascii", "replace").strip()
+            file = read_document(self._url, self._tls.current(), timeout_s, options=_OPTIONS)
+            text = file.decode("ascii", "replace").strip()
             lifetime_s = _SHORT_LIFETIME_S
         else:
-            text, lifetime_s = self._answer(read_document(self._url, self._tls.current(), timeout_s, **self._request()))
+            tls, request = self._tls.current(), self._request()
+            text, lifetime_s = self._answer(read_document(self._url, tls, timeout_s, options=_OPTIONS, **request))
         if not text.isascii() or any(each.isspace() or not each.isprintable() for each in text):
             raise SaslAuthenticationError(f"{self._url} gives a token that is none: it has characters that none has")
         if len(text) > TOKEN_BYTES_MAX:

@@ -28,6 +28,7 @@ def test_the_page_of_suites_is_what_the_ledgers_give() -> None:
         (Row("t", FAILED, FAILED), []),
         (Row("t", PASSED, FAILED), ["s t passes with Kafka and not with millrace: no such call"]),
         (Row("t", PASSED, NOT_RUN), ["s t passes with Kafka and not with millrace: "]),
+        (Row("t", NOT_RUN, FAILED), ["s t does not pass with millrace: no such call"]),
     ],
 )
 def test_a_test_that_only_kafka_passes_needs_an_explanation(row: Row, found: list[str]) -> None:

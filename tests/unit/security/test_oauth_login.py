@@ -87,7 +87,9 @@ def test_a_token_outlives_a_provider_that_does_not_answer(provider: Provider) ->
 def test_a_wrong_secret_fails_at_once_and_is_not_shown(provider: Provider) -> None:
     provider.clients = {}
     options = config(provider)
-    with pytest.raises(SaslAuthenticationError, match="/token answers with HTTP status 401") as raised:
+    with pytest.raises(
+        SaslAuthenticationError, match=r"/token answers with HTTP status 401: check .*client\.secret"
+    ) as raised:
         login(options, Clock()).token()
     assert SECRET not in str(raised.value) + repr(options) + str(options)
 
