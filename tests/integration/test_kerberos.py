@@ -97,6 +97,27 @@ def test_a_client_authenticates_with_the_ticket_of_kinit(broker: EmbeddedBroker,
 
 
 @needs_kdc
+def test_rules_make_the_user_of_a_principal_with_a_host(realm: kerberos.Realm, alice: str, tmp_path: Path) -> None:
+    rules = "RULE:[2:$1-$2](.*-web)s/-web//U,RULE:[2:$1](kafka)"
+    options = {
+        "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms": "GSSAPI",
+        "sasl.jaas.config": f'x.Krb5LoginModule required keyTab="{realm.keytab("kafka/127.0.0.1")}";',
+        "sasl.kerberos.principal.to.local.rules": rules,
+        "authorizer.class.name": "millrace_broker.security.AclAuthorizer",
+        "super.users": "User:ORDERS",
+    }
+    with EmbeddedBroker(tmp_path / "broker", options=options) as broker:
+        with Admin(client(broker, realm.keytab("orders/web"), "orders/web")) as admin:
+            admin.create_topic("orders")  # only ORDERS may do so
+        refused = pytest.raises(
+            SaslAuthenticationError, match=r"no rule of sasl\.kerberos\.principal\.to\.local\.rules"
+        )
+        with Admin(client(broker, alice, "alice")) as admin, refused:
+            admin.list_topics()
+
+
+@needs_kdc
 def test_a_client_without_a_ticket_fails_at_once_with_the_remedy(
     broker: EmbeddedBroker, alice: str, tmp_path: Path
 ) -> None:

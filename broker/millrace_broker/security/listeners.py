@@ -13,12 +13,13 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from millrace.config.broker import BrokerConfig
+from millrace.config.kerberos_rules import user_of
 from millrace.config.loopback import is_loopback
 from millrace.config.oauth_options import check_encryption
 from millrace.config.security_options import SaslMechanism, SecurityProtocol, parse_mapping_rules
 from millrace.errors import InvalidConfigError
 from millrace.security import Reloading, TlsMaterial, server_context
-from millrace.security.kerberos import check_kerberos, short_name
+from millrace.security.kerberos import check_kerberos
 from millrace.security.stores import certificates_of
 from millrace_broker.security.certificates import distinguished_name, names_host, principal_of
 from millrace_broker.security.principal import ANONYMOUS, USER, KafkaPrincipal
@@ -63,9 +64,8 @@ class ListenerAccess:
         self._is_between_brokers: Final = name in (config.inter_broker_listener, config.control_plane_listener)
         self._authenticates_brokers: Final = config.authenticates_brokers
         self._brokers: Final = principals(config.broker_principals)
-        login = self.options.login
         is_kerberos = config.sasl_mechanism_inter_broker_protocol is SaslMechanism.GSSAPI
-        self._own_user: Final = short_name(login.get("principal", "")) if is_kerberos else login.get("username", "")
+        self._own_user: Final = self._kerberos_user() if is_kerberos else self.options.login.get("username", "")
         advertised = config.advertised_addresses.get(name)
         self._host: Final = "" if advertised is None or advertised.is_on_all_interfaces else advertised.host
         """Host by which clients connect; empty if it is not configured."""
@@ -83,6 +83,16 @@ class ListenerAccess:
         if self.protocol.has_sasl and SaslMechanism.GSSAPI in self.options.mechanisms:
             check_kerberos(f"sasl.enabled.mechanisms of listener {name}")
         self._validator: Final = self._token_validator(name)
+
+    def _kerberos_user(self) -> str:
+        """Return the user that this broker is for the others. Raises ``InvalidConfigError`` if no rule applies."""
+        name, at, realm = self.options.login.get("principal", "").partition("@")
+        if not at:
+            return name.partition("/")[0]
+        try:
+            return user_of(f"{name}@{realm}", realm, self.options.kerberos_rules)
+        except ValueError as error:
+            raise InvalidConfigError(f"principal in sasl.jaas.config: {error}") from None
 
     def _token_validator(self, name: str) -> TokenValidator | None:
         """Return the validation of tokens at a listener with OAUTHBEARER. Raises ``InvalidConfigError``."""

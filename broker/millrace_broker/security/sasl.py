@@ -20,9 +20,10 @@ import hmac
 import re
 import secrets
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from millrace.config.kerberos_rules import KerberosRule
 from millrace.config.oauth_options import TOKEN_BYTES_MAX
 from millrace.config.security_options import ListenerSecurity, SaslMechanism
 from millrace.errors import IllegalSaslStateError, SaslAuthenticationError, UnsupportedSaslMechanismError
@@ -166,8 +167,9 @@ class _Scram:
 class _Gssapi:
     """GSSAPI (RFC 4752), in which the client shows a Kerberos ticket."""
 
-    def __init__(self, jaas: Mapping[str, str]) -> None:
+    def __init__(self, jaas: Mapping[str, str], rules: Sequence[KerberosRule]) -> None:
         self._jaas: Final = jaas
+        self._rules: Final = rules
         self._server: KerberosServer | None = None
         self.username = ""
         self.expires_s = float("inf")
@@ -178,7 +180,7 @@ class _Gssapi:
 
     def _evaluate(self, token: bytes) -> tuple[bytes, bool]:
         if self._server is None:
-            self._server = KerberosServer(self._jaas)
+            self._server = KerberosServer(self._jaas, self._rules)
         answer, is_complete = self._server.evaluate(token)
         self.username = self._server.username
         return answer, is_complete
@@ -294,7 +296,7 @@ class SaslConversation:
             assert validator is not None, "a listener with OAUTHBEARER has one"
             self._exchange = _OAuthBearer(validator)
         elif mechanism == SaslMechanism.GSSAPI:
-            self._exchange = _Gssapi(options.login)
+            self._exchange = _Gssapi(options.login, options.kerberos_rules)
         else:
             self._exchange = _Scram(mechanism, self._logins)
 

@@ -8,8 +8,8 @@ Options of brokers: ``broker``, composed of ``cluster``, ``zookeeper``, ``listen
 
 Other options: ``client``, ``topic``, ``group``, ``client_metrics``.
 
-Security, for clients and listeners: ``security_options``, ``kerberos_options``, ``oauth_options``, ``jaas``.
-``secrets`` hides values, and ``references`` reads them from files and the environment.
+Security, for clients and listeners: ``security_options``, ``kerberos_options``, ``kerberos_rules``, ``oauth_options``,
+``jaas``. ``secrets`` hides values, and ``references`` reads them from files and the environment.
 
 Types of values: ``integers``, ``iso8601``, ``share_offset_reset``, ``validators``.
 """

@@ -16,6 +16,7 @@ from millrace.config.base import Config
 from millrace.config.integers import INT_MAX
 from millrace.config.jaas import parse_jaas
 from millrace.config.kerberos_options import KerberosClient
+from millrace.config.kerberos_rules import KerberosRule, parse_kerberos_rules
 from millrace.config.oauth_options import OAuthClient, OAuthValidation
 from millrace.config.validators import LOWER_CASE, parsed_by
 
@@ -210,6 +211,11 @@ class ListenerSecurity(OAuthValidation, SaslLogin, SslOptions):
         description="Rules that make a principal's name from the distinguished name of a client's certificate, as "
         "RULE:pattern/replacement/[LU],DEFAULT. The first rule that matches decides.",
     )
+    sasl_kerberos_principal_to_local_rules: Annotated[str, parsed_by(parse_kerberos_rules)] = Field(
+        "DEFAULT",
+        description="Rules that make a user's name from a Kerberos principal, in Kafka's syntax. The first rule that "
+        "applies decides. DEFAULT takes the first component of principals in the broker's realm.",
+    )
 
     sasl_enabled_mechanisms: Annotated[str, parsed_by(parse_mechanisms)] = Field(
         "SCRAM-SHA-512,SCRAM-SHA-256",
@@ -243,6 +249,11 @@ class ListenerSecurity(OAuthValidation, SaslLogin, SslOptions):
     def mechanisms(self) -> tuple[SaslMechanism, ...]:
         """The enabled SASL mechanisms."""
         return parse_mechanisms(self.sasl_enabled_mechanisms)
+
+    @property
+    def kerberos_rules(self) -> list[KerberosRule]:
+        """Rules for the names of Kerberos principals."""
+        return parse_kerberos_rules(self.sasl_kerberos_principal_to_local_rules)
 
     @property
     def login(self) -> dict[str, str]:

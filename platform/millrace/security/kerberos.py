@@ -1,6 +1,6 @@
 """Client and server side of Kerberos, the SASL mechanism GSSAPI (RFC 4752).
 
-Neither side does input or output of its own. Kafka's classes are ``KerberosLogin``, ``KerberosShortNamer`` and Java's
+Neither side does input or output of its own. Kafka's classes are ``KerberosLogin`` and Java's
 ``GssKrb5Client`` and ``GssKrb5Server``. The package ``gssapi`` does the work, with the Kerberos libraries and
 ``krb5.conf`` of the machine. The package is optional.
 
@@ -14,12 +14,13 @@ import random
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from importlib.util import find_spec
 from itertools import count
 from typing import Any, Final
 
 from millrace.config.kerberos_options import KerberosClient
+from millrace.config.kerberos_rules import KerberosRule, user_of
 from millrace.errors import InvalidConfigError, SaslAuthenticationError
 
 _logger: Final = logging.getLogger(__name__)
@@ -27,11 +28,6 @@ _logger: Final = logging.getLogger(__name__)
 _NO_LAYER: Final = b"\x01\0\0\0"
 """Offer and choice of no security layer, with a buffer of no bytes."""
 _NO_TICKET: Final = "the client (is there a ticket? run kinit, or set keyTab and principal in sasl.jaas.config)"
-
-
-def short_name(principal: str) -> str:
-    """Return the name of a principal without its host and realm (Kafka's rule ``DEFAULT``)."""
-    return principal.partition("@")[0].partition("/")[0]
 
 
 def check_kerberos(option: str) -> None:
@@ -159,7 +155,7 @@ def kerberos_exchange(login: KerberosLogin, host: str) -> Generator[bytes, bytes
 class KerberosServer:
     """Server side of one exchange. Each message may block for a moment, because keytabs and replay caches are files."""
 
-    def __init__(self, jaas: Mapping[str, str]) -> None:
+    def __init__(self, jaas: Mapping[str, str], rules: Sequence[KerberosRule]) -> None:
         """Open the keytab of the login module (``keyTab``), or that of the machine.
 
         Raises ``SaslAuthenticationError``.
@@ -167,6 +163,7 @@ class KerberosServer:
         import gssapi
 
         self._gssapi: Final = gssapi
+        self._rules: Final = rules
         keytab = jaas.get("keyTab")
         try:
             credentials = gssapi.Credentials(usage="accept", store={"keytab": keytab} if keytab else None)
@@ -175,7 +172,7 @@ class KerberosServer:
             raise _problem("the broker's keytab", error) from None
         self._has_offered = False
         self.username = ""
-        """Name of the authenticated principal, without its host and realm."""
+        """Name that the rules make of the authenticated principal."""
 
     def evaluate(self, message: bytes) -> tuple[bytes, bool]:
         """Return the answer to a message, and whether the client is authenticated.
@@ -199,8 +196,8 @@ class KerberosServer:
             raise SaslAuthenticationError("the client wants a security layer of SASL: use TLS (SASL_SSL) instead")
         if choice[len(_NO_LAYER) :].decode("utf-8", "replace") not in ("", principal):
             raise SaslAuthenticationError("GSSAPI for another authorization id than the principal's is not supported")
-        own_realm = principal.rpartition("@")[2]
-        if own_realm != realm.rpartition("@")[2]:
-            raise SaslAuthenticationError(f"the realm {own_realm} of the client is not that of the broker")
-        self.username = short_name(principal)
+        try:
+            self.username = user_of(principal, realm.rpartition("@")[2], self._rules)
+        except ValueError as error:
+            raise SaslAuthenticationError(str(error)) from None
         return b"", True
