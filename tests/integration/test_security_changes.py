@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import pytest
 
 from millrace.acls import (
@@ -80,6 +81,25 @@ class Load:
         self._thread.join()
 
 
+class KafkaLoad(Load):
+    """The same with librdkafka."""
+
+    def _run(self) -> None:
+        producer = confluent_kafka.Producer({**self._config, "enable.idempotence": True})
+
+        def delivered(error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
+            if error is None:
+                self.acknowledged.append(message.value())
+            else:
+                self.errors.append(confluent_kafka.KafkaException(error))
+
+        number = 0
+        while not self._is_ending.is_set():
+            producer.produce(TOPIC, b"%d-%d" % (id(self), number), on_delivery=delivered)
+            producer.flush(STALL_S)
+            number += 1
+
+
 def read_all(config: dict[str, Any], partitions: int, expected: int) -> list[bytes]:
     """Read all records of the topic."""
     with Consumer(config) as consumer:
@@ -95,7 +115,7 @@ def read_all(config: dict[str, Any], partitions: int, expected: int) -> list[byt
     return found
 
 
-def test_a_cluster_changes_from_plaintext_to_tls_while_a_producer_works(
+def test_a_cluster_changes_from_plaintext_to_tls_while_producers_work(
     zookeeper_server: ZooKeeperServer, tmp_path: Path
 ) -> None:
     """The three rolling restarts of docs/security.md, with clients that move between the second and the third.
@@ -134,11 +154,12 @@ def test_a_cluster_changes_from_plaintext_to_tls_while_a_producer_works(
 
     with Cluster(zookeeper_server, tmp_path / "cluster") as cluster:
 
-        def roll(step: int, load: Load, config: dict[str, Any]) -> None:
+        def roll(step: int, loads: list[Load], config: dict[str, Any]) -> None:
             for number in (1, 2, 3):
                 cluster.stop(number)
                 cluster.start(number, **options(step, number))
-                load.goes_on()
+                for load in loads:
+                    load.goes_on()
                 with Admin(config) as admin:
                     eventually(
                         lambda admin=admin: all(len(each.isr) == 3 for each in admin.describe_topic(TOPIC).partitions)
@@ -150,16 +171,21 @@ def test_a_cluster_changes_from_plaintext_to_tls_while_a_producer_works(
         with Admin(plain) as admin:
             replicas = {number: [1 + (number + each) % 3 for each in range(3)] for number in range(3)}
             admin.create_topic(TOPIC, assignment=replicas, configs={"min.insync.replicas": "2"})
-        with Load(plain) as before:
+        kafka_secure = client("admin.librdkafka", "SASL_SSL")
+        before: list[Load] = [Load(plain), KafkaLoad(plain)]
+        both: list[Load] = [Load(secure), KafkaLoad(kafka_secure)]
+        after: list[Load] = [Load(secure), KafkaLoad(kafka_secure)]
+        with before[0], before[1]:
             roll(1, before, plain)
             roll(2, before, plain)
-            with Load(secure) as both:
-                both.goes_on()
-                before.goes_on()
-        with Load(secure) as after:
+            with both[0], both[1]:
+                for load in (*both, *before):
+                    load.goes_on()
+        with after[0], after[1]:
             roll(3, after, secure)
-        sent = [*before.acknowledged, *both.acknowledged, *after.acknowledged]
-        assert before.errors == both.errors == after.errors == []
+        loads = (*before, *both, *after)
+        assert [error for load in loads for error in load.errors] == []
+        sent = [value for load in loads for value in load.acknowledged]
         assert set(sent) <= set(read_all(client("admin.tls", "SSL"), 3, len(sent)))
         with pytest.raises(AuthorizationError), Admin(client("guest", "SASL_SSL")) as admin:
             admin._connections.call(lambda stub: stub.LeaderAndIsr, pb.LeaderAndIsrRequest())
