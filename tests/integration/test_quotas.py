@@ -346,6 +346,22 @@ def test_connections_beyond_an_addresss_rate_are_closed(
     assert broker.server.broker.client_quotas.connections.refused > before
 
 
+def test_connections_beyond_an_addresss_rate_are_refused_over_grpc(broker: EmbeddedBroker, admin: Admin) -> None:
+    entity = QuotaEntity.of([("ip", "127.0.0.1")])
+    config = {"bootstrap.servers": f"127.0.0.1:{broker.server.ports['GRPC']}", "transport": "grpc"}
+    rates = broker.server.broker.client_quotas.connections
+    before, connections = rates.refused, 0
+    admin.alter_client_quotas(entity, {"connection_creation_rate": 1})
+    try:
+        while rates.refused == before and connections < 200:  # many more than a second has, on any machine
+            with Admin(config) as other:
+                other.list_topics()  # a refused one is tried again
+            connections += 1
+    finally:
+        admin.alter_client_quotas(entity, {}, remove=["connection_creation_rate"])
+    assert rates.refused > before
+
+
 # --- administration ----------------------------------------------------------------------------------------------
 
 

@@ -37,6 +37,12 @@ from .waiting import STALL_S, eventually
 from .zookeeper_server import ZooKeeperServer
 
 TOPIC = "orders"
+TRUSTED_NETWORK = {
+    "allow.plaintext.listeners": "true",
+    "authorizer.class.name": "millrace_broker.security.AclAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
+"""Options of brokers with plaintext beyond loopback."""
 _OVERLAP_S = 4 * RELOAD_MS / 1000
 """The time in which brokers and clients have read a file."""
 
@@ -129,22 +135,17 @@ def test_a_cluster_changes_from_plaintext_to_tls_while_producers_work(
         return {"listeners": ",".join(f"{name}://127.0.0.1:{ports[number][name]}" for name in names)}
 
     everything = ("PLAINTEXT", "SASL_SSL", "SSL")
-    trusted_network = {
-        "allow.plaintext.listeners": "true",
-        "authorizer.class.name": "millrace_broker.security.AclAuthorizer",
-        "allow.everyone.if.no.acl.found": "true",
-    }
 
     def options(step: int, number: int) -> dict[str, str]:
         if step == 0:
-            return trusted_network | listeners(number, "PLAINTEXT")
+            return TRUSTED_NETWORK | listeners(number, "PLAINTEXT")
         secure = files.broker(number)
         if step == 1:
             between = {"inter.broker.listener.name": "PLAINTEXT"}
-            return secure | trusted_network | listeners(number, *everything) | between
+            return secure | TRUSTED_NETWORK | listeners(number, *everything) | between
         if step == 2:
             both = {"broker.principals": "User:broker;User:ANONYMOUS"}
-            return secure | trusted_network | listeners(number, *everything) | both
+            return secure | TRUSTED_NETWORK | listeners(number, *everything) | both
         return secure | listeners(number, "SASL_SSL", "SSL")
 
     def client(name: str, listener: str) -> dict[str, Any]:

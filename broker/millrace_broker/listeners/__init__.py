@@ -9,7 +9,7 @@ Both kinds of listener call the handlers of ``millrace_broker.api``.
 * ``tls_transport`` TLS of a connection; ``unmapped_connection`` refuses a client whose certificate no rule maps
 * ``wire_calls``    how calls are read and written; ``millrace.protocol.frames`` describes the format
 * ``handling``      runs a handler up to its first wait, and continues it as a task
-* ``grpc_server``   gRPC calls, for any client; ``grpc_sasl`` authenticates them
+* ``grpc_server``   gRPC calls, for any client; ``grpc_sasl`` authenticates them, ``grpc_connections`` counts them
 * ``listener_set``  all listeners of a broker, which change while it runs
 * ``shared``        limits that both listeners share
 """

@@ -11,6 +11,7 @@ import logging
 import re
 import resource
 import ssl
+import time
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ from millrace_broker.api import (
 )
 from millrace_broker.api.common.throttling import settle, throttled
 from millrace_broker.broker import Broker
+from millrace_broker.listeners.grpc_connections import GrpcConnections
 from millrace_broker.listeners.grpc_sasl import GrpcSessions
 from millrace_broker.listeners.shared import (
     FRAMING_BYTES,
@@ -96,7 +98,8 @@ class GrpcListener:
         self._name: Final = name
         access = ListenerAccess(config, name)
         check_grpc(access, name)
-        self._callers: Final = Callers(name, access, GrpcSessions() if access.protocol.has_sasl else None)
+        connections = GrpcConnections(name, config.connections_max_idle_ms / 1000, time.monotonic)
+        self._callers: Final = Callers(name, access, GrpcSessions() if access.protocol.has_sasl else None, connections)
         self._credentials: Final = _credentials(self._callers)
         use_grpc()
         self._server: Final = grpc.aio.server(options=_options(config))
@@ -173,12 +176,19 @@ def _credentials(callers: Callers) -> grpc.ServerCredentials | None:
 
 @dataclass(slots=True)
 class Callers:
-    """Authentication of a listener's callers. ``access`` may be replaced."""
+    """Connections of a listener, and the authentication of its callers. ``access`` may be replaced."""
 
     listener_name: str
     access: ListenerAccess
     sessions: GrpcSessions | None
     """Sessions of SASL; None at a listener without."""
+    connections: GrpcConnections
+
+    async def connection(self, broker: Broker, peer: str) -> ClientAddress:
+        """Return the address of a call's connection, which waits if it is new. Raises ``ThrottledError``."""
+        address = client_address(peer)
+        await self.connections.call_begins(peer, address.host, broker.client_quotas.connections)
+        return address
 
     def principal(self, context: _Context) -> KafkaPrincipal:
         """Return the principal of a call.
@@ -200,13 +210,13 @@ def _authentication(broker: Broker, callers: Callers, sessions: GrpcSessions) ->
     async def behaviour(_requests: AsyncIterator[Any], context: _Context) -> None:
         with ExitStack() as stack:
             try:
+                address = await callers.connection(broker, context.peer())
                 admitted = broker.admission.begin(None, class_of("SaslAuthenticate"))
                 stack.callback(admitted.end)
                 stack.callback(admitted.response_lease.release)
                 current_call.set(admitted)
                 clock = asyncio.get_running_loop().time
                 conversation = SaslConversation(lambda: callers.access.sasl, broker.logins, clock)
-                address = client_address(context.peer())
                 try:
                     await sessions.exchange(conversation, context, address.host)
                 except SaslAuthenticationError:
@@ -324,6 +334,7 @@ async def _admit(
 ) -> tuple[Any, RequestContext]:
     """Count the call, wait for memory for its body, and receive the body. Return it with its context."""
     peer = context.peer()
+    address = await callers.connection(broker, peer)
     principal = callers.principal(context)
     client_id = _client_id(context)
     usage = None
@@ -337,7 +348,7 @@ async def _admit(
         listener_name=callers.listener_name,
         principal=principal,
         client_id=client_id,
-        client_address=client_address(peer),
+        client_address=address,
         response_lease=admitted.response_lease,
         usage=usage,
     )

@@ -235,7 +235,7 @@ class ListenerSecurity(OAuthValidation, SaslLogin, SslOptions):
         le=INT_MAX,
         description="Largest number of new connections a second. Further ones wait. With listener.name.<name>. it is "
         "that of one listener. The listener between brokers, if it is not the only one, does not count for the "
-        "broker's. Listeners of the protocol grpc have no such limit.",
+        "broker's.",
     )
     connections_max_reauth_ms: int = Field(
         0,
