@@ -27,24 +27,29 @@ from .waiting import AN_HOUR_MS, eventually
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     with EmbeddedBroker(tmp_path_factory.mktemp("secured"), options=OPTIONS) as running:
-        found = Secured(running)
+        yield prepared(running)
 
-        def admin(call: str, request: Any) -> Any:
-            return found.outcome(call, request, ADMIN)
 
-        orders = pb.NewTopic(name="orders", num_partitions=1, replication_factor=1)
-        assert not codes(admin("CreateTopics", pb.CreateTopicsRequest(topics=[orders], timeout_ms=AN_HOUR_MS)))
-        _typed(admin)
-        for kind, key in ((pb.GROUP, "workers"), (pb.TRANSACTION, "external"), (pb.SHARE, "sharers")):
-            admin("FindCoordinator", pb.FindCoordinatorRequest(key_type=kind, keys=[key]))
-        admin("InitProducerId", next(each.request for each in CASES if each.label == "transactional"))
-        admin("OffsetCommit", next(each.request for each in CASES if each.call == "OffsetCommit"))
-        joined = pb.ShareGroupHeartbeatRequest(group_id="sharers", member_id="first", subscribed_topics=["orders"])
-        assert not codes(admin("ShareGroupHeartbeat", joined))
-        reset = next(each.request for each in CASES if each.call == "AlterShareGroupOffsets")
-        eventually(lambda: not codes(admin("AlterShareGroupOffsets", reset)), "the share group to be loaded")
-        _begin_transaction(admin)
-        yield found
+def prepared(broker: EmbeddedBroker) -> Secured:
+    """Make what the cases ask for."""
+    found = Secured(broker)
+
+    def admin(call: str, request: Any) -> Any:
+        return found.outcome(call, request, ADMIN)
+
+    orders = pb.NewTopic(name="orders", num_partitions=1, replication_factor=1)
+    assert not codes(admin("CreateTopics", pb.CreateTopicsRequest(topics=[orders], timeout_ms=AN_HOUR_MS)))
+    _typed(admin)
+    for kind, key in ((pb.GROUP, "workers"), (pb.TRANSACTION, "external"), (pb.SHARE, "sharers")):
+        admin("FindCoordinator", pb.FindCoordinatorRequest(key_type=kind, keys=[key]))
+    admin("InitProducerId", next(each.request for each in CASES if each.label == "transactional"))
+    admin("OffsetCommit", next(each.request for each in CASES if each.call == "OffsetCommit"))
+    joined = pb.ShareGroupHeartbeatRequest(group_id="sharers", member_id="first", subscribed_topics=["orders"])
+    assert not codes(admin("ShareGroupHeartbeat", joined))
+    reset = next(each.request for each in CASES if each.call == "AlterShareGroupOffsets")
+    eventually(lambda: not codes(admin("AlterShareGroupOffsets", reset)), "the share group to be loaded")
+    _begin_transaction(admin)
+    return found
 
 
 def _typed(admin: Callable[[str, Any], Any]) -> None:

@@ -224,36 +224,41 @@ def filled(message: type[Message], version: int, values: Mapping[str, Any], topi
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     with EmbeddedBroker(tmp_path_factory.mktemp("secured"), options=OPTIONS) as running:
-        found = Secured(running)
+        yield prepared(running)
 
-        def admin(call: str, request: Any) -> Any:
-            return found.outcome(call, request, ADMIN)
 
-        orders = pb.NewTopic(name="orders", num_partitions=1, replication_factor=1)
-        assert not codes(admin("CreateTopics", pb.CreateTopicsRequest(topics=[orders], timeout_ms=AN_HOUR_MS)))
-        for kind, key in ((pb.GROUP, "workers"), (pb.TRANSACTION, "external")):
-            admin("FindCoordinator", pb.FindCoordinatorRequest(key_type=kind, keys=[key]))
-        init = pb.InitProducerIdRequest(
-            transactional_id="external", transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1
-        )
-        assert not codes(admin("InitProducerId", init))
-        commit = pb.OffsetCommitRequest(
-            group_id="workers",
-            generation_id=-1,
-            topics=[pb.TopicCommits(name="orders", partitions=[pb.CommittedOffset(partition=0)])],
-        )
-        assert not codes(admin("OffsetCommit", commit))
-        call = CALLS["ConsumerGroupHeartbeat"]
-        values = {**NAMES, "group_id": "consumers"}
-        values |= {"member_id": "m", "rebalance_timeout_ms": 60_000, "topic_partitions": ()}
-        joined = filled(request_class(call.key), 1, values, NIL_UUID)
-        answer = asked(found, call, joined, 1, ADMIN)
-        assert not answer.error_code, answer
-        sharing = pb.ShareGroupHeartbeatRequest(group_id="sharers", member_id="m", subscribed_topics=["orders"])
-        admin("FindCoordinator", pb.FindCoordinatorRequest(key_type=pb.SHARE, keys=["sharers"]))
-        assert not codes(admin("ShareGroupHeartbeat", sharing))
-        eventually(lambda: not codes(admin("AlterShareGroupOffsets", RESET)), "the share group to be loaded")
-        yield found
+def prepared(broker: EmbeddedBroker) -> Secured:
+    """Make what the requests ask for."""
+    found = Secured(broker)
+
+    def admin(call: str, request: Any) -> Any:
+        return found.outcome(call, request, ADMIN)
+
+    orders = pb.NewTopic(name="orders", num_partitions=1, replication_factor=1)
+    assert not codes(admin("CreateTopics", pb.CreateTopicsRequest(topics=[orders], timeout_ms=AN_HOUR_MS)))
+    for kind, key in ((pb.GROUP, "workers"), (pb.TRANSACTION, "external")):
+        admin("FindCoordinator", pb.FindCoordinatorRequest(key_type=kind, keys=[key]))
+    init = pb.InitProducerIdRequest(
+        transactional_id="external", transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1
+    )
+    assert not codes(admin("InitProducerId", init))
+    commit = pb.OffsetCommitRequest(
+        group_id="workers",
+        generation_id=-1,
+        topics=[pb.TopicCommits(name="orders", partitions=[pb.CommittedOffset(partition=0)])],
+    )
+    assert not codes(admin("OffsetCommit", commit))
+    call = CALLS["ConsumerGroupHeartbeat"]
+    values = {**NAMES, "group_id": "consumers"}
+    values |= {"member_id": "m", "rebalance_timeout_ms": 60_000, "topic_partitions": ()}
+    joined = filled(request_class(call.key), 1, values, NIL_UUID)
+    answer = asked(found, call, joined, 1, ADMIN)
+    assert not answer.error_code, answer
+    sharing = pb.ShareGroupHeartbeatRequest(group_id="sharers", member_id="m", subscribed_topics=["orders"])
+    admin("FindCoordinator", pb.FindCoordinatorRequest(key_type=pb.SHARE, keys=["sharers"]))
+    assert not codes(admin("ShareGroupHeartbeat", sharing))
+    eventually(lambda: not codes(admin("AlterShareGroupOffsets", RESET)), "the share group to be loaded")
+    return found
 
 
 def asked(secured: Secured, call: KafkaCall, message: Message, version: int, principal: Any) -> Any:
