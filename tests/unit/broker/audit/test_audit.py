@@ -65,6 +65,8 @@ class Queue:
     def record(self, *_: Any, **__: Any) -> None:
         raise AssertionError("decisions are not tested here")
 
+    record_refused_login = record
+
     def drain(self) -> list[AuditRow]:
         rows, self.rows = self.rows, []
         return rows
