@@ -5,20 +5,17 @@ The tests cover clients of millrace and of Kafka, renewed keys, and refusals.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
-import confluent_kafka
 import pytest
 
-from millrace.clients import Admin, Consumer, Producer
-from millrace.clients.aio import AsyncProducer
+from millrace.clients import Admin
 from millrace.errors import SaslAuthenticationError
 from millrace_broker.testing import EmbeddedBroker
 
-from ..integration.kafka_clients import read, send
-from ..integration.waiting import AN_HOUR_MS, STALL_S
+from ..integration.oauth_clients import librdkafka_client, millrace_client, round_trip_of_all
+from ..integration.waiting import AN_HOUR_MS
 from . import keycloak
 from .keycloak import CLIENT_ID, SECRET, STRANGER_ID, STRANGER_SECRET, Keycloak
 
@@ -53,51 +50,13 @@ def address(broker: EmbeddedBroker) -> str:
 def client(
     broker: EmbeddedBroker, provider: Keycloak, client_id: str = CLIENT_ID, secret: str = SECRET
 ) -> dict[str, Any]:
-    return {
-        "bootstrap.servers": address(broker),
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "OAUTHBEARER",
-        "sasl.oauthbearer.token.endpoint.url": provider.token_endpoint,
-        "sasl.oauthbearer.client.credentials.client.id": client_id,
-        "sasl.oauthbearer.client.credentials.client.secret": secret,
-        "default.api.timeout.ms": str(AN_HOUR_MS),
-    }
-
-
-def librdkafka(broker: EmbeddedBroker, provider: Keycloak) -> dict[str, Any]:
-    return {
-        "bootstrap.servers": address(broker),
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanisms": "OAUTHBEARER",
-        "sasl.oauthbearer.method": "oidc",
-        "sasl.oauthbearer.client.id": CLIENT_ID,
-        "sasl.oauthbearer.client.secret": SECRET,
-        "sasl.oauthbearer.token.endpoint.url": provider.token_endpoint,
-    }
+    common = millrace_client(address(broker), provider.token_endpoint, client_id, secret)
+    return common | {"default.api.timeout.ms": str(AN_HOUR_MS)}
 
 
 def test_clients_authenticate_as_the_client_of_the_claim(broker: EmbeddedBroker, provider: Keycloak) -> None:
-    options = client(broker, provider)
-    with Admin(options) as admin:
-        admin.create_topic("orders")
-
-    async def send_async() -> None:
-        async with AsyncProducer(options) as producer:
-            await producer.send("orders", b"asyncio")
-
-    asyncio.run(send_async())
-    with Producer(options) as producer:
-        producer.send("orders", b"millrace").result(STALL_S)
-    send(confluent_kafka.Producer(librdkafka(broker, provider)), "orders", [{"value": b"librdkafka"}])
-    reader = confluent_kafka.Consumer(
-        {**librdkafka(broker, provider), "group.id": "readers", "auto.offset.reset": "earliest"}
-    )
-    reader.subscribe(["orders"])
-    assert [each.value() for each in read(reader, 3)] == [b"asyncio", b"millrace", b"librdkafka"]
-    reader.close()
-    with Consumer({**options, "auto.offset.reset": "earliest"}) as consumer:
-        consumer.assign(consumer.partitions_for("orders"))
-        assert consumer.poll(STALL_S * 1000)[0].value == b"asyncio"
+    librdkafka = librdkafka_client(address(broker), provider.token_endpoint, CLIENT_ID, SECRET)
+    round_trip_of_all(client(broker, provider), librdkafka, "orders")
 
 
 def test_tokens_of_a_new_key_are_taken(broker: EmbeddedBroker, provider: Keycloak) -> None:

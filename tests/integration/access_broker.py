@@ -28,9 +28,9 @@ from millrace_broker.security import AclAuthorizer, AclIndex, KafkaPrincipal
 from millrace_broker.security.acl_index import Entries
 from millrace_broker.testing import EmbeddedBroker
 
-from .access_cases import ALICE, ANONYMOUS, ANY, MALLORY, Need
+from .access_cases import ADMIN, ALICE, ANONYMOUS, ANY, MALLORY, Need
 from .consumer_groups import QUICK_GROUPS
-from .waiting import STALL_S
+from .waiting import AN_HOUR_MS, STALL_S
 
 OPTIONS = {
     **QUICK_GROUPS,
@@ -73,6 +73,16 @@ class Secured:
             return await HANDLERS[call](self.broker, request, context)
 
         return self.run(call, principal, handle)
+
+    def by_admin(self, call: str, request: Any) -> Any:
+        """Return the outcome for a super user."""
+        return self.outcome(call, request, ADMIN)
+
+    def create_orders(self) -> None:
+        """Create the topic that most calls ask for."""
+        orders = pb.NewTopic(name="orders", num_partitions=1, replication_factor=1)
+        request = pb.CreateTopicsRequest(topics=[orders], timeout_ms=AN_HOUR_MS)
+        assert not codes(self.by_admin("CreateTopics", request))
 
     def run(self, call: str, principal: KafkaPrincipal, handle: Callable[[RequestContext], Awaitable[Any]]) -> Any:
         """Return the result of a handler with the context of a principal, or its error."""

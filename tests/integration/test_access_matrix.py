@@ -33,12 +33,8 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 def prepared(broker: EmbeddedBroker) -> Secured:
     """Make what the cases ask for."""
     found = Secured(broker)
-
-    def admin(call: str, request: Any) -> Any:
-        return found.outcome(call, request, ADMIN)
-
-    orders = pb.NewTopic(name="orders", num_partitions=1, replication_factor=1)
-    assert not codes(admin("CreateTopics", pb.CreateTopicsRequest(topics=[orders], timeout_ms=AN_HOUR_MS)))
+    admin = found.by_admin
+    found.create_orders()
     _typed(admin)
     for kind, key in ((pb.GROUP, "workers"), (pb.TRANSACTION, "external"), (pb.SHARE, "sharers")):
         admin("FindCoordinator", pb.FindCoordinatorRequest(key_type=kind, keys=[key]))

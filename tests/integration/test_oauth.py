@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from millrace.clients import Admin, Consumer, Producer, ShareConsumer
+from millrace.clients import Admin, Producer, ShareConsumer
 from millrace.clients.aio import AsyncConsumer, AsyncProducer
 from millrace.errors import InvalidConfigError, SaslAuthenticationError
 from millrace.kafka_protocol.calls.sasl_authenticate import SaslAuthenticateRequest
@@ -27,8 +26,8 @@ from ..oidc_provider import AUDIENCE, CLIENT_ID, ISSUER, SECRET, Provider, runni
 from ..properties_files import write_properties
 from .broker_cluster import Cluster
 from .commands import run_millrace
-from .kafka_clients import read, send
 from .kafka_wire import KafkaWire
+from .oauth_clients import librdkafka_client, millrace_client, round_trip_of_all
 from .waiting import AN_HOUR_MS, STALL_S
 from .zookeeper_server import ZooKeeperServer
 
@@ -69,48 +68,15 @@ def address(broker: EmbeddedBroker) -> str:
 
 
 def client(broker: EmbeddedBroker, provider: Provider, **options: str) -> dict[str, Any]:
-    return {
-        "bootstrap.servers": address(broker),
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "OAUTHBEARER",
-        "sasl.oauthbearer.token.endpoint.url": f"{provider.url}/token",
-        "sasl.oauthbearer.client.credentials.client.id": CLIENT_ID,
-        "sasl.oauthbearer.client.credentials.client.secret": SECRET,
-        **{name.replace("_", "."): value for name, value in options.items()},
-    }
+    common = millrace_client(address(broker), f"{provider.url}/token", CLIENT_ID, SECRET)
+    return common | {name.replace("_", "."): value for name, value in options.items()}
 
 
 def test_clients_of_millrace_and_librdkafka_authenticate(
     broker: EmbeddedBroker, provider: Provider, topic: str
 ) -> None:
-    options = client(broker, provider)
-    with Admin(options) as admin:
-        admin.create_topic(topic)
-
-    async def send_async() -> None:
-        async with AsyncProducer(options) as producer:
-            await producer.send(topic, b"asyncio")
-
-    asyncio.run(send_async())
-    with Producer(options) as producer:
-        producer.send(topic, b"millrace").result(STALL_S)
-    librdkafka = {
-        "bootstrap.servers": address(broker),
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanisms": "OAUTHBEARER",
-        "sasl.oauthbearer.method": "oidc",
-        "sasl.oauthbearer.client.id": CLIENT_ID,
-        "sasl.oauthbearer.client.secret": SECRET,
-        "sasl.oauthbearer.token.endpoint.url": f"{provider.url}/token",
-    }
-    send(confluent_kafka.Producer(librdkafka), topic, [{"value": b"librdkafka"}])
-    reader = confluent_kafka.Consumer({**librdkafka, "group.id": topic, "auto.offset.reset": "earliest"})
-    reader.subscribe([topic])
-    assert [each.value() for each in read(reader, 3)] == [b"asyncio", b"millrace", b"librdkafka"]
-    reader.close()
-    with Consumer({**options, "auto.offset.reset": "earliest"}) as consumer:
-        consumer.assign(consumer.partitions_for(topic))
-        assert consumer.poll(STALL_S * 1000)[0].value == b"asyncio"
+    librdkafka = librdkafka_client(address(broker), f"{provider.url}/token", CLIENT_ID, SECRET)
+    round_trip_of_all(client(broker, provider), librdkafka, topic)
 
 
 def test_a_share_group_and_asyncio_clients_authenticate(broker: EmbeddedBroker, provider: Provider, topic: str) -> None:

@@ -87,8 +87,9 @@ class AuditQueue:
         """Record a decision if it is selected."""
         if self._selection.includes(request.principal, operation, resource_type, name, is_allowed=is_allowed):
             key = _key(request, operation, resource_type, name, is_allowed)
-            if key in self._rows or not (is_allowed and self._is_repeated(key)):
-                self._add(key)
+            row = self._rows.get(key)
+            if row is not None or not (is_allowed and self._is_repeated(key)):
+                self._count(key, row)
 
     def record_refused_login(self, request: AuthorizableRequest, user: str) -> None:
         """Record that a client failed to authenticate as a user.
@@ -96,11 +97,12 @@ class AuditQueue:
         ``user`` is empty if there is no such user. Strangers choose such names, so that each of them could fill a row
         of the queue. Also, it may be a password that was typed for the name.
         """
-        if self._selection.includes_logins(request.principal):
-            self._add(_key(request, None, ResourceType.USER, user, False))
+        if self._selection.includes_principal(request.principal):
+            key = _key(request, None, ResourceType.USER, user, False)
+            self._count(key, self._rows.get(key))
 
-    def _add(self, key: _Key) -> None:
-        row = self._rows.get(key)
+    def _count(self, key: _Key, row: list[int] | None) -> None:
+        """Count a decision in its row, or make the row if there is none."""
         now_ms = self._now_ms()
         if row is not None:
             row[1] = now_ms

@@ -48,8 +48,8 @@ class Selection:
             return False
         if is_topic and not is_own and (name in self._topics or name.startswith(self._prefixes)):
             return False
-        return self.includes_logins(principal)
+        return self.includes_principal(principal)
 
-    def includes_logins(self, principal: object) -> bool:
-        """Return whether failed authentications of a principal are recorded, which is that of before."""
+    def includes_principal(self, principal: object) -> bool:
+        """Return whether ``audit.exclude.principals`` leaves a principal in."""
         return not self._principals or str(principal) not in self._principals

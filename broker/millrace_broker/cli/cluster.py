@@ -159,15 +159,15 @@ def _local_zookeeper(data_dir: Path, security: SecurityDirectory | None) -> tupl
 
 
 def _warn_of_open_metadata(security: SecurityDirectory, options: Mapping[str, str]) -> None:
-    """Print how brokers authenticate to ZooKeeper, if they do not. A certificate without TLS authenticates nobody."""
+    """Print how brokers authenticate to ZooKeeper, if they do not."""
     from millrace.config.base import read_properties
+    from millrace.config.zookeeper import ZooKeeperConfig
     from millrace_broker.cli.security import zookeeper_hint
 
-    given = {**read_properties(security.broker_properties(1)), **options}
-    has_tls = given.get("zookeeper.ssl.client.enable", "").lower() == "true"
-    has_certificate = has_tls and given.get("zookeeper.ssl.keystore.location")
-    if not (given.get("zookeeper.sasl.mechanism") or has_certificate):
-        typer.echo(zookeeper_hint(given["zookeeper.connect"], security.path), err=True)
+    known, given = set(ZooKeeperConfig.option_names()), {**read_properties(security.broker_properties(1)), **options}
+    config = ZooKeeperConfig.load({name: value for name, value in given.items() if name in known})
+    if not config.authenticates:
+        typer.echo(zookeeper_hint(config.zookeeper_connect, security.path), err=True)
 
 
 @app.command()
