@@ -139,13 +139,15 @@ def _work_until_killed(
     failures: list[BaseException] = []
 
     def until_killed(work: Callable[..., None], *arguments: Any) -> None:
-        try:
-            work(calls_to(process.address), *arguments, history, random.Random(chance.getrandbits(64)))
-        except MillraceError as error:
-            if not error.retriable:
+        calls = calls_to(process.address)
+        while process.is_running and not failures:
+            try:
+                work(calls, *arguments, history, random.Random(chance.getrandbits(64)))
+            except MillraceError as error:
+                if not error.retriable:  # as a coordinator's that is not there yet
+                    failures.append(error)
+            except BaseException as error:  # noqa: BLE001 - it is the test that fails
                 failures.append(error)
-        except BaseException as error:  # noqa: BLE001 - it is the test that fails
-            failures.append(error)
 
     threads = [threading.Thread(target=until_killed, args=(write_one, f"writer-{number}")) for number in range(WRITERS)]
     threads.append(threading.Thread(target=until_killed, args=(write_together,)))
