@@ -2,8 +2,8 @@
 
 The results are in ``docs/soak.md``.
 
-    make soak                      about four hours on 2 cores
-    make soak HOURS=0.5            dials in proportion, each suite at least as in `make test`
+    make soak                      about twelve hours on 2 cores
+    make soak HOURS=0.5            an eighth of the rounds, each suite at least as in `make test`
     make soak ONLY="log fuzz"      some suites
     make soak RESTART=1            from the beginning
 
@@ -25,7 +25,8 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,7 +49,8 @@ class Suite:
     runs.
 
     ``portion`` is the minimum number of rounds of a run. It is large if a run has a high fixed cost. With ``whole`` the
-    dial is no number of rounds, so the suite runs in one portion.
+    dial is no number of rounds, so the suite runs in one portion. ``busy_loops`` is the number of processes beside the
+    tests that use the CPU all the time, as on a slow machine.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Suite:
     repeats: int = 1
     portion: int = 1
     whole: bool = False
+    busy_loops: int = 0
 
 
 SUITES = (
@@ -247,6 +250,13 @@ SUITES = (
         arguments=["tests/unit", "--hypothesis-profile=soak", "-o", "timeout=3600"],
         repeats=6,
     ),
+    Suite(
+        name="beside",
+        what="all tests in random order, beside two busy loops: runs",
+        arguments=["--dist=loadfile", "--no-loadscope-reorder"],
+        repeats=5,
+        busy_loops=2,
+    ),
 )
 
 
@@ -318,14 +328,27 @@ def next_portion(suite: Suite, wanted: int, done: int) -> int:
 def run_portion(suite: Suite, rounds: int, outcome: Outcome) -> Outcome:
     """Run so many more rounds of a suite."""
     started = time.monotonic()
-    if suite.dials:
-        tests, failures = run_pytest(suite.arguments, dict.fromkeys(suite.dials, rounds))
-    else:
-        tests, failures = 0, []
-        for _ in range(rounds):
-            ran, failed = run_pytest(suite.arguments, {})
-            tests, failures = max(tests, ran), failures + failed
+    with busy_loops(suite.busy_loops):
+        if suite.dials:
+            tests, failures = run_pytest(suite.arguments, dict.fromkeys(suite.dials, rounds))
+        else:
+            tests, failures = 0, []
+            for _ in range(rounds):
+                ran, failed = run_pytest(suite.arguments, {})
+                tests, failures = max(tests, ran), failures + failed
     return outcome.plus(rounds, tests, failures, time.monotonic() - started)
+
+
+@contextmanager
+def busy_loops(number: int) -> Iterator[None]:
+    """Run so many processes that use the CPU all the time."""
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(number)]
+    try:
+        yield
+    finally:
+        for each in loops:
+            each.kill()
+            each.wait()
 
 
 def run_pytest(arguments: Sequence[str], dials: dict[str, int]) -> tuple[int, list[str]]:
@@ -397,7 +420,9 @@ def memory_gb() -> float:
 def main() -> int:
     """Run the soak, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hours", type=float, default=HOURS, help="about how long, on 2 cores (default: %(default)s)")
+    parser.add_argument(
+        "--hours", type=float, default=HOURS, help="rounds in proportion: 2 for half of them (default: %(default)s)"
+    )
     parser.add_argument("--only", nargs="+", choices=[suite.name for suite in SUITES], help="run these suites")
     parser.add_argument("--restart", action="store_true", help="forget the rounds that were run on this commit")
     arguments = parser.parse_args()

@@ -112,3 +112,23 @@ def test_more_hours_add_to_what_has_run(runs: Runs, monkeypatch: pytest.MonkeyPa
     assert sum(runs.rounds("KILLS")) == 50
     assert run(monkeypatch, "--only", "kills") == 0
     assert sum(runs.rounds("KILLS")) == 100
+
+
+def children() -> list[str]:
+    return [pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
+
+
+def test_busy_loops_run_beside_the_tests_and_end_with_them(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    def record(arguments: Sequence[str], dials: dict[str, int]) -> tuple[int, list[str]]:
+        seen.append(len(children()))
+        return runs(arguments, dials)
+
+    beside = soak.Suite(name="beside", what="all", arguments=["tests"], repeats=2, busy_loops=2)
+    monkeypatch.setattr(soak, "SUITES", (beside,))
+    monkeypatch.setattr(soak, "run_pytest", record)
+    before = len(children())
+    assert run(monkeypatch) == 0
+    assert seen == [before + 2] * 2
+    assert len(children()) == before
