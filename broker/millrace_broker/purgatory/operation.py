@@ -46,10 +46,13 @@ class DelayedOperation(ABC):
         if self._is_completed:
             return False
         self._is_completed = True
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._forget is not None:
-            self._forget()
+        # Both refer to the operation. Without these references it is freed at once, and not by a garbage collection.
+        timer, self._timer = self._timer, None
+        forget, self._forget = self._forget, None
+        if timer is not None:
+            timer.cancel()
+        if forget is not None:
+            forget()
         self.on_complete()
         return True
 

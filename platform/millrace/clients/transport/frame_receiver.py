@@ -21,7 +21,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from millrace.clients.transport.frame_socket import FrameSocket
 from millrace.interrupts import Uninterrupted
@@ -38,16 +38,23 @@ _SPIN_S: Final = 0.0006
 """Spin time: an idle broker answers a small call in half of it."""
 
 
+class OnReady(Protocol):
+    """A function that any thread calls once, when a reception is over.
+
+    It does not refer to the reception: both would be freed, with the response, only by a garbage collection.
+    """
+
+    def __call__(self, failure: Exception | None, *, is_expired: bool) -> None:
+        """``failure`` is None or the error. ``is_expired`` is true if the deadline has passed."""
+
+
 @dataclass(slots=True, eq=False)
 class Reception:
-    """Expected response of a call.
-
-    ``on_ready`` is called once, in some thread, with None or the error.
-    """
+    """Expected response of a call."""
 
     sock: FrameSocket
     deadline: float
-    on_ready: Callable[[Exception | None], None]
+    on_ready: OnReady
     is_expired: bool = False
 
     def expire(self) -> None:
@@ -279,6 +286,6 @@ def _closed() -> Exception:
 
 def _tell(reception: Reception, failure: Exception | None) -> None:
     try:
-        reception.on_ready(failure)
+        reception.on_ready(failure, is_expired=reception.is_expired)
     except Exception:
         logger.exception("a callback of a call has failed")

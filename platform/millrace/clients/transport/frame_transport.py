@@ -158,9 +158,9 @@ class FrameTransport:
     ) -> None:
         """Make a call on a connection, and pass its outcome to ``pending``. Raises nothing."""
 
-        def on_ready(failure: Exception | None) -> None:
+        def on_ready(failure: Exception | None, *, is_expired: bool = False) -> None:
             self._pending.discard(pending)
-            if reception.is_expired and failure is not None:
+            if is_expired and failure is not None:
                 failure = RequestTimedOutError(self._too_late(call, timeout_s))
             try:
                 response = self._ended(sock, call, failure)

@@ -3,6 +3,9 @@
 Each operation completes exactly once, in any order of events.
 """
 
+import gc
+import weakref
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -205,3 +208,28 @@ def test_operations_are_checked_in_order_of_arrival(purgatory):
     assert purgatory.check("a") == 5
     assert order == [0, 1, 2, 3, 4]
     assert purgatory.statistics() == PurgatoryStatistics(delayed=0, watched=0, completed=5, expired=0)
+
+
+@pytest.mark.parametrize("ends", ["by its condition", "by its timeout", "with its key"])
+def test_a_completed_operation_is_freed_without_a_garbage_collection(ends):
+    clock, counters = ManualClock(), dict.fromkeys(KEYS, 0)
+    timer = Timer(clock)
+    purgatory = Purgatory("test", timer)
+    operation = Threshold(counters, ["a"], 1, delay_ms=10)
+    gc.disable()
+    try:
+        assert not purgatory.complete_or_watch(operation, ["a"])
+        if ends == "by its condition":
+            counters["a"] = 1
+            assert purgatory.check("a") == 1
+        elif ends == "by its timeout":
+            clock.seconds += 1
+            timer.turn()
+        else:
+            assert purgatory.complete_all("a") == 1
+        assert len(operation.answers) == 1
+        freed = weakref.ref(operation)
+        del operation
+        assert freed() is None
+    finally:
+        gc.enable()
