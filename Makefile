@@ -64,7 +64,7 @@ bench-report: setup      ## write RESULTS.md of the benchmarks from the existing
 sim: setup       ## whole clusters in one process, each from a seed; SEEDS=<n>, FIRST=<seed>, SEED=<one>, PLANTED=1
 	$(BIN)/python -m tests.simulation.cluster $(if $(SEEDS),--seeds $(SEEDS) --keep-going) $(if $(FIRST),--first $(FIRST)) $(if $(SEED),--seed $(SEED)) $(if $(PLANTED),--planted) $(if $(PLANT),--plant "$(PLANT)")
 
-soak: setup      ## the tests that kill and search at random, for half a day; HOURS=<n>, ONLY=<suites>; continues on the same commit, RESTART=1 starts again; writes docs/soak.md
+soak: setup      ## the tests that kill and search at random, for hours; HOURS=<n>, ONLY=<suites>; continues on the same commit, RESTART=1 starts again; writes docs/soak.md
 	$(BIN)/python tests/soak.py $(if $(HOURS),--hours $(HOURS)) $(if $(ONLY),--only $(ONLY)) $(if $(RESTART),--restart)
 
 mutants: setup   ## mutation testing; SEED=<n> continues or repeats, COUNT=<n>, ONLY=<area>, TESTS=<paths>, FRESH=1; writes docs/mutants.md

@@ -2,8 +2,8 @@
 
 The results are in ``docs/soak.md``.
 
-    make soak                      about twelve hours on 2 cores
-    make soak HOURS=0.5            an eighth of the rounds, each suite at least as in `make test`
+    make soak                      about 18 hours on 2 cores
+    make soak HOURS=2              dials in proportion, each suite at least as in `make test`
     make soak ONLY="log fuzz"      some suites
     make soak RESTART=1            from the beginning
 
@@ -37,7 +37,7 @@ REPORT = ROOT / "docs" / "soak.md"
 STATE = ROOT / "build" / "soak.json"
 CODE = (".", ":!docs", ":!benchmarks", ":!*.md")
 """The files whose changes start a soak again, as paths of Git."""
-HOURS = 4.0
+HOURS = 18.0
 LOCAL_CHANGES = " (with local changes)"
 PORTIONS = 20
 """The maximum number of pytest runs of a suite. An interruption loses one of them."""
@@ -420,9 +420,7 @@ def memory_gb() -> float:
 def main() -> int:
     """Run the soak, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--hours", type=float, default=HOURS, help="rounds in proportion: 2 for half of them (default: %(default)s)"
-    )
+    parser.add_argument("--hours", type=float, default=HOURS, help="about how long, on 2 cores (default: %(default)s)")
     parser.add_argument("--only", nargs="+", choices=[suite.name for suite in SUITES], help="run these suites")
     parser.add_argument("--restart", action="store_true", help="forget the rounds that were run on this commit")
     arguments = parser.parse_args()

@@ -108,7 +108,7 @@ def test_a_suite_with_costly_portions_runs_in_few(runs: Runs, monkeypatch: pytes
 
 
 def test_more_hours_add_to_what_has_run(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run(monkeypatch, "--hours", "2", "--only", "kills") == 0
+    assert run(monkeypatch, "--hours", str(soak.HOURS / 2), "--only", "kills") == 0
     assert sum(runs.rounds("KILLS")) == 50
     assert run(monkeypatch, "--only", "kills") == 0
     assert sum(runs.rounds("KILLS")) == 100
