@@ -157,6 +157,13 @@ _CHANGES = {
 takes tokens from a service of Azure, which no broker takes part in. One fills segments of 10 kB, and Kafka 4 has none
 below 1 MiB.
 """
+RACES: Mapping[str, str] = {
+    "0102": "two consumers have to join in one rebalance, though nothing delays it "
+    "(`group.initial.rebalance.delay.ms=0`). It failed in 1 of 12 runs with Kafka, in 3 of 11 with millrace"
+}
+"""Tests whose client races with itself, so that they fail now and then with Kafka too."""
+ATTEMPTS = 4
+"""The runs of a test in ``RACES`` until it passes, with either broker."""
 _TEST_PROPERTIES = {"test.topic.prefix": "rdk", "test.topic.random": "true", "test.timeout.multiplier": "4"}
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _DID_NOTHING = re.compile(r"PASSED *\| *0\.00[0-9]s|due to quick mode")
@@ -187,7 +194,10 @@ def _run_variant(variant: Variant, client: Client, listeners: Listeners, kind: s
     for number in variant.numbers or _numbers(source):
         if not re.search(only, number):
             continue
-        found = _run_number(source, number, variant.scenario, logs / f"{number}.log", environment)
+        for _ in range(ATTEMPTS if number in RACES else 1):
+            found = _run_number(source, number, variant.scenario, logs / f"{number}.log", environment)
+            if all(result.state != "fail" for result in found.values()):
+                break
         results |= found
         print(f"  {number}: {', '.join(result.state for result in found.values()) or 'needs no broker'}", flush=True)
     return results

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from . import ledger
 from .differences import DIFFERENCES
+from .librdkafka import ATTEMPTS, RACES
 
 PAGE = Path(__file__).parents[2] / "docs" / "kafka-suites.md"
 _SUITES = {
@@ -36,6 +37,9 @@ brokers. This page counts the results of the last run. A test that Kafka passes 
 table says why not. Results of each test are in `tests/compat/ledgers`.
 
 """
+_RACES = f"""\
+Some tests race with themselves, and fail now and then with Kafka too. Such a test may run {ATTEMPTS} times, with either
+broker, until it passes."""
 
 
 def page() -> str:
@@ -49,7 +53,9 @@ def page() -> str:
         counts.append(f"| {title} | {passed[0]} | {passed[1]} | {len(short)} |")
         known = DIFFERENCES.get(suite, {})
         reasons += [f"| {suite} | `{row.test}` | {known.get(row.test, 'not explained yet')} |" for row in short]
+    races = [f"librdkafka's test {number}: {reason}." for number, reason in RACES.items()]
     text = _HEAD + "\n".join(counts) + "\n"
+    text += f"\n## Races\n\n{_RACES}\n\n" + "\n".join(f"* {race}" for race in races) + "\n"
     if len(reasons) > 2:
         text += "\n## Differences\n\n" + "\n".join(reasons) + "\n"
     return text
