@@ -47,8 +47,8 @@ from hypothesis import settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 from millrace.records import BatchHeader, crc_matches
+from millrace.records.compiled import load_loops
 from millrace.records.header import ReadableBuffer
-from millrace.records.usual_rows import load_check
 from millrace_broker.testing import EmbeddedBroker
 
 from . import planted_secrets
@@ -200,5 +200,5 @@ def rounds(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(autouse=True, scope="session")
 def _compiled_loops() -> None:
-    """Load the compiled check of rows first, so that no test depends on when a thread has loaded it."""
-    load_check()
+    """Load the compiled loops first, so that no test depends on when a thread has loaded them."""
+    load_loops()

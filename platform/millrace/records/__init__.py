@@ -5,9 +5,9 @@
 - ``columnar``, ``columnar_message``, ``columnar_writing``, ``arrays``: the native body, its reader and its writer
 - ``usual_columns``, ``usual_rows``: quick checks of batches that are like most
 - ``rows``, ``varint``, ``control``: Kafka's own body record by record, and the transaction markers in it
-- ``record_bounds``, ``row_columns``, ``row_columns_writing``, ``varint_arrays``: the same body from and to Arrow, all
-  records at once
-- ``loops``: loops over records that numba compiles
+- ``record_bounds``, ``row_fields``, ``row_columns``, ``row_columns_writing``, ``varint_arrays``: the same body from and
+  to Arrow, all records at once
+- ``compiled``, ``loops``: loops over records that numba compiles, and when a process loads them
 - ``compression``, ``xxhash32``: the codecs of row batches
 - ``statistics``: column statistics of columnar batches, with which readers skip batches
 - ``decoding``, ``ipc_message``: both bodies to Arrow columns

@@ -19,7 +19,7 @@ import numpy as np
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from millrace.records.varint_arrays import Bytes, Ints, Longs
+from millrace.records.varint_arrays import Bools, Bytes, Ints, Longs
 
 _logger = logging.getLogger(__name__)
 
@@ -148,6 +148,67 @@ def walk_rows(data: Bytes, count: int, need_keys: bool) -> tuple[bool, int, int]
             return False, smallest, largest
         smallest, largest = min(smallest, timestamp), max(largest, timestamp)
     return at == len(data), smallest, largest
+
+
+FIELDS: Final = 9
+"""Rows of the array that ``locate_fields`` fills."""
+TIMESTAMP, OFFSET, KEY, KEY_END, VALUE, VALUE_END, HEADER_COUNT, HEADERS, END = range(FIELDS)
+
+
+@_compiled(f"boolean({_BYTES}, {_LONGS}, {_LONGS}, {_LONGS}, Array(int64, 2, 'C'), Array(boolean, 2, 'C'), int64)")
+def locate_fields(
+    data: Bytes, starts: Longs, ends: Longs, counts: Longs, fields: Longs, nulls: Bools, headers_max: int
+) -> bool:
+    """Find the fields of all records of batches, whose decompressed bodies are in ``data``.
+
+    Each body has its bounds and its number of records. ``fields`` gets deltas of timestamps and offsets, numbers of
+    headers, and bounds of keys, values, headers and records. ``nulls`` tells which keys and values are null. Return
+    whether all is sound, except for what the headers have in them, and no record has more than ``headers_max``.
+    """
+    row = _long(0)
+    for batch in range(len(ends)):
+        at = starts[batch]
+        for _ in range(counts[batch]):
+            size, at = _read_varint(data, at, 32)
+            end = at + size
+            if at == _NOWHERE or size < 1 or end > ends[batch]:
+                return False
+            fields[TIMESTAMP, row], at = _read_varint(data, at + 1, 64)
+            if at == _NOWHERE:
+                return False
+            fields[OFFSET, row], at = _read_varint(data, at, 32)
+            if at == _NOWHERE:
+                return False
+            for field in range(2):
+                size, at = _read_varint(data, at, 32)
+                if at == _NOWHERE or at + max(size, 0) > end:
+                    return False
+                nulls[field, row] = size < 0
+                fields[KEY + 2 * field, row] = at
+                at += max(size, 0)
+                fields[KEY_END + 2 * field, row] = at
+            count, at = _read_varint(data, at, 32)
+            if at == _NOWHERE or count < 0 or count > headers_max or (count == 0 and at != end):
+                return False
+            fields[HEADER_COUNT, row], fields[HEADERS, row], fields[END, row] = count, at, end
+            at = end
+            row += 1
+        if at != ends[batch]:
+            return False
+    return True
+
+
+@_compiled(f"void({_BYTES}, {_LONGS}, {_LONGS}, Array(int32, 1, 'C'), Array(uint8, 1, 'C'))")
+def copy_values(data: Bytes, starts: Longs, ends: Longs, offsets: Ints, values: Bytes) -> None:
+    """Copy bytes between bounds of ``data`` one behind the other. ``offsets`` gets their bounds in ``values``."""
+    at = _long(0)
+    offsets[0] = 0
+    for row in range(len(starts)):
+        size = ends[row] - starts[row]
+        if size > 0:
+            _copy(values, at, data, starts[row], size)
+            at += size
+        offsets[row + 1] = at
 
 
 # --- writing -------------------------------------------------------------------------------------------------

@@ -2,55 +2,17 @@
 
 The loop takes some 20 ns a record, a fifteenth of the complete check (``validate_batch``). It only recognises batches
 like most. The complete check decides about all others, and about all batches until the loop is loaded. A thread loads
-it when the first batch of rows comes (``loops``).
+it when the first batch of rows comes (``compiled``).
 """
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections.abc import Callable
-from typing import Final, TypeAlias
-
 import numpy as np
 
+from millrace.records.compiled import begin_to_load_loops, loops_if_loaded
 from millrace.records.compression import DECOMPRESSED_BYTES_MAX
 from millrace.records.header import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, ReadableBuffer, TimestampType
 from millrace.records.rows import body_of
-from millrace.records.varint_arrays import Bytes
-
-_logger = logging.getLogger(__name__)
-
-_Walk: TypeAlias = Callable[[Bytes, int, bool], tuple[bool, int, int]]
-
-_loading: Final = threading.Lock()
-_loaded: Final[list[_Walk]] = []
-_cannot_load: Final = threading.Event()
-
-
-def load_check() -> None:
-    """Load the compiled loop, and wait for it."""
-    with _loading:
-        if not _loaded:
-            from millrace.records.loops import walk_rows
-
-            _loaded.append(walk_rows)
-
-
-def _begin_to_load() -> None:
-    if not _loading.locked() and not _cannot_load.is_set():
-        threading.Thread(target=_load_or_report, name="millrace-load-loops").start()
-
-
-def _load_or_report() -> None:
-    """Load the loop. If that fails, say so once, because the complete check serves as well."""
-    try:
-        load_check()
-    except Exception:
-        _cannot_load.set()
-        _logger.exception(
-            "numba cannot be loaded: rows are checked slowly until it is repaired and the broker restarts"
-        )
 
 
 def usual_times(
@@ -73,8 +35,9 @@ def usual_times(
     is_rows = not header.is_columnar and header.timestamp_type is TimestampType.CREATE_TIME
     if not is_rows or not 0 < header.count <= header.last_offset_delta + 1:
         return None
-    if not _loaded:
-        _begin_to_load()
+    loops = loops_if_loaded()
+    if loops is None:
+        begin_to_load_loops()
         return None
     if header.compression:
         body, damage = body_of(buffer, position, header, max_bytes)
@@ -86,7 +49,7 @@ def usual_times(
         data = np.frombuffer(view[position + HEADER_BYTES : position + header.size_bytes], np.uint8)
     else:
         return None
-    is_usual, smallest, largest = _loaded[0](data, header.count, need_keys)
+    is_usual, smallest, largest = loops.walk_rows(data, header.count, need_keys)
     if not is_usual:
         return None
     smallest, largest = header.base_timestamp + smallest, header.base_timestamp + largest

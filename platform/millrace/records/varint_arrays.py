@@ -16,6 +16,7 @@ import numpy.typing as npt
 from millrace.errors import CorruptBatchError
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
+Bools: TypeAlias = npt.NDArray[np.bool]
 Ints: TypeAlias = npt.NDArray[np.int32]
 Longs: TypeAlias = npt.NDArray[np.int64]
 

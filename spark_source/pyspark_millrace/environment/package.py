@@ -31,9 +31,8 @@ _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 """Time of all entries, the earliest of the zip format, so that the same code gives the same bytes."""
 
 _EXTRA: Final = "extra =="
-# Drivers write Delta's log and serve metrics, brokers check tokens and rows, the command line draws tables. Tasks do
-# none of it.
-_DRIVERS_ONLY: Final = frozenset(("joserfc", "numba", "prometheus-client", "rich", "typer"))
+# Drivers write Delta's log and serve metrics, brokers check tokens, the command line draws tables. Tasks do none of it.
+_DRIVERS_ONLY: Final = frozenset(("joserfc", "prometheus-client", "rich", "typer"))
 
 
 def build_package(target: Path) -> int:

@@ -1,12 +1,12 @@
 """Tests of the fast reader against the reference.
 
-Both give the same rows or the same error.
+Both give the same rows or the same error. Each test runs with the compiled loop and with numpy.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,13 +22,14 @@ from millrace.records import (
     build_rows_batch,
     read_header,
     read_rows,
+    row_columns,
+    row_fields,
     seal,
     usual_times,
     validate_batch,
 )
 from millrace.records.row_columns import RowColumns, read_one_by_one, read_regular, rows_to_columns, run_to_columns
 from millrace.records.rows import body_of
-from millrace.records.usual_rows import load_check
 
 NAMES = ("key", "value")
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
@@ -48,9 +49,15 @@ RECORDS = st.lists(
 )
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _loaded() -> None:
-    load_check()
+@pytest.fixture(autouse=True, scope="module", params=["compiled", "numpy"])
+def _reader(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Read with the compiled loop, and as before it is loaded."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "numpy":
+            for module in (row_columns, row_fields):
+                patch.setattr(module, "loops_if_loaded", lambda: None)
+            patch.setattr(row_fields, "begin_to_load_loops", lambda: None)
+        yield
 
 
 REPEATED = st.builds(lambda records, times: records * times, RECORDS, st.integers(1, 12))

@@ -54,7 +54,7 @@ def test_the_same_code_gives_the_same_bytes(package, tmp_path):
 
 def test_the_packages_to_install_are_the_compiled_ones():
     names = {text.split(">")[0] for text in requirements()}
-    assert names == {"cryptography", "google-crc32c", "grpcio", "numpy", "protobuf", "pyarrow", "pydantic"}
+    assert names == {"cryptography", "google-crc32c", "grpcio", "numba", "numpy", "protobuf", "pyarrow", "pydantic"}
 
 
 def test_a_name_that_spark_takes_for_no_zip_file_is_refused(tmp_path):
