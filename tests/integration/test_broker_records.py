@@ -14,6 +14,8 @@ from millrace import errors
 from millrace.protocol import millrace_pb2 as pb
 from millrace.records import Compression, Record, build_columnar_batch, build_rows_batch, decode_range
 from millrace.schemas import parse_schema
+from millrace_broker.log import PartitionLog
+from millrace_broker.log.files import OsFile
 from millrace_broker.log.read_threads import LogReads, ReadPlace
 from millrace_broker.testing import EmbeddedBroker
 
@@ -205,6 +207,30 @@ def test_a_fetch_without_room_left_waits_for_no_other_reads(
     assert reads.statistics().done == before + 1
     assert sizes(max_bytes=len(records)) == [len(records), 0]
     assert reads.statistics().done == before + 1
+
+
+@pytest.mark.parametrize("is_cached", [True, False])
+def test_a_fetch_takes_a_thread_unless_the_records_are_in_the_page_cache(
+    calls: Any, topic: str, module_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, is_cached: bool
+) -> None:
+    calls.create(topic, partitions=2)
+    records = calls.batch(b"x" * 100)
+    for partition in (0, 1):
+        calls.produce(topic, records, partition=partition)
+    threads: set[str] = set()
+    read = PartitionLog.read
+
+    def noted(log: PartitionLog, *args: Any, **kwargs: Any) -> bytes:
+        threads.add(threading.current_thread().name.rpartition("_")[0] or "event loop")
+        return read(log, *args, **kwargs)
+
+    monkeypatch.setattr(PartitionLog, "read", noted)
+    monkeypatch.setattr(PartitionLog, "is_recent", lambda log, offset: False)
+    monkeypatch.setattr(OsFile, "is_cached", lambda file, position, size_bytes: is_cached)
+    response = calls.call("Fetch", calls.fetch_request({topic: {0: 0, 1: 0}}))
+    assert [len(each.records) for each in response.topics[0].partitions] == [len(records), len(records)]
+    assert len(threads) == 1
+    assert ("millrace-io" in threads) is not is_cached, threads
 
 
 def test_a_fetch_in_the_middle_of_a_batch_gives_the_whole_batch(calls: Any, topic: str) -> None:

@@ -314,6 +314,9 @@ class SimulatedFile:
         self._disk.check("read", self._path)
         return bytes(self._node.content[position : position + size_bytes])
 
+    def is_cached(self, position: int, size_bytes: int) -> bool:
+        return True
+
     def write(self, position: int, parts: Sequence[Part]) -> None:
         data = b"".join(bytes(part) for part in parts)
         cut = self._disk.cut(len(data))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from millrace.errors import MillraceError, StorageError
 from millrace.protocol import millrace_pb2 as pb
@@ -29,9 +29,13 @@ from millrace_broker.api.common.ranges import aborted_message, end_of
 from millrace_broker.api.common.request_context import RequestContext
 from millrace_broker.broker import Broker
 from millrace_broker.log import PartitionLog
+from millrace_broker.log.read_threads import ReadPlace
 from millrace_broker.quotas import Lease
 from millrace_broker.replication.runtime import ServedPartition
 from millrace_broker.runtime.turns import Turns
+
+_CACHED_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Bytes of a fetch that the event loop reads from the page cache: 0.3 ms for 1 MiB. A thread takes 0.6 ms more."""
 
 
 class _Reading(NamedTuple):
@@ -208,8 +212,19 @@ async def _read_logs(broker: Broker, reads: Sequence[_LogRead], max_bytes: int, 
     Neighbours that are read in the same place are read together, because a change of threads takes longer than a read.
     """
     find_place = broker.reads.place_of_search if is_committed else broker.reads.place_of_read
-    size_bytes = 0
-    for place, group in groupby(reads, lambda each: find_place(each.log, each.offset)):
+    size_bytes, cached_bytes = 0, 0
+
+    def place_of(each: _LogRead) -> ReadPlace:
+        nonlocal cached_bytes
+        place, wanted_bytes = find_place(each.log, each.offset), min(each.max_bytes, max_bytes)
+        if place is not ReadPlace.IO_THREAD or is_committed or cached_bytes + wanted_bytes > _CACHED_BYTES_MAX:
+            return place
+        if not broker.reads.is_cached(each.log, each.offset, wanted_bytes):
+            return place
+        cached_bytes += wanted_bytes
+        return ReadPlace.EVENT_LOOP
+
+    for place, group in groupby(reads, place_of):
         if size_bytes and size_bytes >= max_bytes:
             break  # no room for more
         together = list(group)

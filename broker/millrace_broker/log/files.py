@@ -28,6 +28,8 @@ Part = bytes | bytearray | memoryview
 TEMPORARY: Final = ".tmp"
 """The suffix of a small file that is being written to replace another; a leftover has no meaning."""
 
+_SAMPLE_BYTES: Final = 128 * 1024
+"""The distance of two samples of the page cache, which the kernel fills by as much at once."""
 _BUFFERS_MAX: Final = 1024
 """IOV_MAX of Linux: the parts that one system call writes."""
 
@@ -37,6 +39,10 @@ class File(Protocol):
 
     def read(self, position: int, size_bytes: int) -> bytes:
         """Read up to ``size_bytes`` at ``position``; less only at the end of the file."""
+        ...
+
+    def is_cached(self, position: int, size_bytes: int) -> bool:
+        """Return whether samples show that a read of these bytes would not wait for a disk."""
         ...
 
     def write(self, position: int, parts: Sequence[Part]) -> None:
@@ -172,6 +178,16 @@ class OsFile:
         except OSError as error:
             raise _storage_error("read", self._path, error) from error
         return data
+
+    def is_cached(self, position: int, size_bytes: int) -> bool:
+        """Ask the kernel for single bytes without a wait. They count as absent on file systems that cannot do that."""
+        sample, last = bytearray(1), position + size_bytes - 1
+        try:
+            for at in (*range(position, last, _SAMPLE_BYTES), last):
+                os.preadv(self._descriptor, [sample], at, os.RWF_NOWAIT)
+        except OSError:  # BlockingIOError, or EOPNOTSUPP of some file systems
+            return False
+        return True
 
     def write(self, position: int, parts: Sequence[Part]) -> None:
         """Write ``parts`` completely, or raise ``StorageError``."""

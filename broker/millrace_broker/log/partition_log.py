@@ -40,6 +40,7 @@ from millrace_broker.log.producer_states import Origin, ProducerEntry
 from millrace_broker.log.retention import SegmentFacts
 from millrace_broker.log.segment import Segment
 from millrace_broker.log.segment_deletion import SegmentDeletion
+from millrace_broker.log.segment_list import floor
 from millrace_broker.log.segment_replacement import CleanedSegment, replace_segments
 from millrace_broker.log.tiered.remote_log import RemoteLog
 from millrace_broker.log.validation import ProducedBatches, ReplicatedBatches
@@ -230,6 +231,11 @@ class PartitionLog:
     def is_recent(self, offset: int) -> bool:
         """Return whether the records from an offset on are few, and in the page cache because of a recent append."""
         return self._local.recent.holds(offset, self._local.clock.monotonic())
+
+    def is_cached(self, offset: int, size_bytes: int) -> bool:
+        """Return whether samples show that a read of records that are not remote would not wait for a disk."""
+        segments = self._local.segments.current
+        return segments[floor(segments, offset)].is_cached(offset, size_bytes)
 
     @property
     def remote(self) -> RemoteLog | None:

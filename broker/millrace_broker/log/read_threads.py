@@ -4,7 +4,7 @@ A read runs in the event loop, in the threads for disks, or in those for the rem
 
 Invariants
 
-- The event loop reads only records that were appended a moment ago, which are in memory.
+- The event loop reads only records that are in memory. They were appended a moment ago, or the kernel says so.
 - A read that waits for the remote store takes no thread from reads of the broker's own disks.
 """
 
@@ -60,6 +60,10 @@ class LogReads:
         if log.is_recent(offset) and self._executors.small_work.includes(0):
             return ReadPlace.EVENT_LOOP
         return self.place_of_search(log, offset)
+
+    def is_cached(self, log: PartitionLog, offset: int, size_bytes: int) -> bool:
+        """Return whether the event loop may read from an offset on, though the records are not recent."""
+        return self._executors.small_work.includes(size_bytes) and log.is_cached(offset, size_bytes)
 
     def place_of_search(self, log: PartitionLog, offset: int) -> ReadPlace:
         """Return where ``run_search`` runs."""

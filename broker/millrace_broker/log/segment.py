@@ -355,6 +355,17 @@ class Segment:
         """Read published bytes."""
         return self.file().read(position, size_bytes)
 
+    def is_cached(self, offset: int, size_bytes: int) -> bool:
+        """Return whether samples show that a read from an offset on would not wait for a disk.
+
+        The files of the segment must be open, because to open them may wait.
+        """
+        file, indexes = self._file, self._indexes
+        if file is None or indexes is None:
+            return False
+        position = indexes[0].lookup(offset).position
+        return file.is_cached(position, min(size_bytes, self.size_bytes - position))
+
     def transaction_index(self, *, is_sealed: bool = False) -> bytes:
         """Return the content of the transaction index; no bytes if there is none.
 

@@ -83,6 +83,10 @@ class WatchedFile:
             self._report(error)
             raise
 
+    def is_cached(self, position: int, size_bytes: int) -> bool:
+        """See ``File``."""
+        return self._file.is_cached(position, size_bytes)
+
     def write(self, position: int, parts: Sequence[Part]) -> None:
         """See ``File``."""
         try:

@@ -87,6 +87,10 @@ class RangedFile:
         """Return how many bytes are held."""
         return sum(len(held.data) for held in self._ranges)
 
+    def is_cached(self, position: int, size_bytes: int) -> bool:
+        """Return False, because a remote store may take long."""
+        return False
+
     def size_bytes(self) -> int:
         """Return the object's size."""
         return self._size_bytes
