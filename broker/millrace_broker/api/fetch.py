@@ -217,12 +217,12 @@ async def _read_logs(broker: Broker, reads: Sequence[_LogRead], max_bytes: int, 
     def place_of(each: _LogRead) -> ReadPlace:
         nonlocal cached_bytes
         place, wanted_bytes = find_place(each.log, each.offset), min(each.max_bytes, max_bytes)
-        if place is not ReadPlace.IO_THREAD or is_committed or cached_bytes + wanted_bytes > _CACHED_BYTES_MAX:
-            return place
-        if not broker.reads.is_cached(each.log, each.offset, wanted_bytes):
-            return place
-        cached_bytes += wanted_bytes
-        return ReadPlace.EVENT_LOOP
+        has_choice = place is ReadPlace.IO_THREAD and not is_committed
+        has_room = cached_bytes + wanted_bytes <= _CACHED_BYTES_MAX
+        if has_choice and has_room and broker.reads.is_cached(each.log, each.offset, wanted_bytes):
+            cached_bytes += wanted_bytes
+            place = ReadPlace.EVENT_LOOP
+        return place
 
     for place, group in groupby(reads, place_of):
         if size_bytes and size_bytes >= max_bytes:

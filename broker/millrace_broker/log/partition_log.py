@@ -233,7 +233,7 @@ class PartitionLog:
         return self._local.recent.holds(offset, self._local.clock.monotonic())
 
     def is_cached(self, offset: int, size_bytes: int) -> bool:
-        """Return whether samples show that a read of records that are not remote would not wait for a disk."""
+        """Return whether a read of records that are not remote is short, and would probably not wait for a disk."""
         segments = self._local.segments.current
         return segments[floor(segments, offset)].is_cached(offset, size_bytes)
 

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from millrace.errors import CorruptBatchError
+from millrace.errors import CorruptBatchError, StorageError
 from millrace.records import BatchHeader, message_bytes, read_entry_header, read_header, verify_crc
 from millrace.records.header import HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC, NO_TIMESTAMP
 from millrace.segments.indexes import (
@@ -356,15 +356,26 @@ class Segment:
         return self.file().read(position, size_bytes)
 
     def is_cached(self, offset: int, size_bytes: int) -> bool:
-        """Return whether samples show that a read from an offset on would not wait for a disk.
+        """Return whether a read from an offset on is short and would not wait for a disk.
 
-        The files of the segment must be open, because to open them may wait.
+        Samples of the page cache tell about the disk. A read is not short in three cases. The files must be opened. The
+        first batch is larger than ``size_bytes``, and a read returns it nevertheless. Or the segment has messages of
+        magic 0 and 1, which a read converts.
         """
         file, indexes = self._file, self._indexes
         if file is None or indexes is None:
             return False
         position = indexes[0].lookup(offset).position
-        return file.is_cached(position, min(size_bytes, self.size_bytes - position))
+        if not file.is_cached(position, min(size_bytes, self.size_bytes - position)):
+            return False
+        try:
+            first = self.find(offset)
+        except (CorruptBatchError, StorageError):  # the read reports it
+            return False
+        if first is None:
+            return False
+        header = first[1]
+        return header.base_offset <= offset and header.magic >= MAGIC and header.size_bytes <= size_bytes
 
     def transaction_index(self, *, is_sealed: bool = False) -> bytes:
         """Return the content of the transaction index; no bytes if there is none.

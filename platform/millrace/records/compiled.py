@@ -44,6 +44,6 @@ def _load_or_report() -> None:
     except Exception as error:
         _cannot_load.set()
         if isinstance(error, ModuleNotFoundError) and error.name == "numba":
-            _logger.warning("rows are read and checked slowly, because numba is not installed")
+            _logger.warning("rows are read and checked slowly, because numba is not installed: install it")
         else:
             _logger.exception("numba cannot be loaded: rows are read and checked slowly until it is repaired")
