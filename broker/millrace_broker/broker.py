@@ -24,6 +24,7 @@ from millrace_broker.log import LogManager
 from millrace_broker.log.cleaning.log_cleaner import CleanerStatistics
 from millrace_broker.log.fsync_batching import FsyncBatching, FsyncStatistics
 from millrace_broker.log.periodic_work import PeriodicWork
+from millrace_broker.log.read_ahead import ReadAhead
 from millrace_broker.log.read_threads import LogReads
 from millrace_broker.log.remote_log_manager import TieringStatistics
 from millrace_broker.log.tiered.remote_reads import RemoteReadStatistics
@@ -119,6 +120,7 @@ class Broker:
 
     logs: LogManager
     reads: LogReads
+    read_ahead: ReadAhead
     fsyncs: FsyncBatching
     periodic_work: PeriodicWork
     waiters: Waiters

@@ -32,6 +32,7 @@ from millrace_broker.log.cleaning.settings import cleaner_settings
 from millrace_broker.log.data_directory import AUDIT_SPOOL
 from millrace_broker.log.fsync_batching import FsyncBatching
 from millrace_broker.log.periodic_work import PeriodicWork, check_directories
+from millrace_broker.log.read_ahead import ReadAhead
 from millrace_broker.log.read_threads import LogReads
 from millrace_broker.log.recovery_threads import Progress
 from millrace_broker.log.tiered.remote_reads import RemoteReaders
@@ -181,7 +182,6 @@ def _assemble(
     admission: Admission,
     endpoints: Mapping[str, Listener],
 ) -> Broker:
-    """Collect all parts in the ``Broker`` record."""
     return Broker(
         endpoints=endpoints,
         clock=base.clock,
@@ -213,6 +213,7 @@ def _assemble(
         internal_topics=coordinators.topics,
         logs=storage.logs,
         reads=replicas.reads,
+        read_ahead=ReadAhead(replicas.reads),
         fsyncs=replicas.fsyncs,
         periodic_work=PeriodicWork(
             storage.logs,

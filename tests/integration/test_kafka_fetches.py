@@ -13,21 +13,26 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pyarrow as pa
 import pytest
 
 from millrace.acls import AccessControlEntry, AclBinding, AclOperation, AclPermission, ResourcePattern, ResourceType
-from millrace.clients import Admin
+from millrace.clients import Admin, Producer
 from millrace.errors import ThrottledError
 from millrace.kafka_protocol.calls.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from millrace.kafka_protocol.calls.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from millrace.records import Compression, Record, build_rows_batch, scan_headers
+from millrace.records import Compression, Record, build_rows_batch, compiled, read_rows, scan_headers
 from millrace.records.message_set import build_entries
+from millrace_broker.kafka_api.row_batches import RowBatches
+from millrace_broker.log import PartitionLog
+from millrace_broker.log.read_ahead import ReadAhead
 from millrace_broker.log.read_threads import LogReads
 from millrace_broker.security import ACL_AUTHORIZER
 from millrace_broker.testing import EmbeddedBroker
 
 from .kafka_clients import consumer, create_topic, read
 from .kafka_wire import KafkaWire
+from .waiting import eventually
 
 _VERSION = 12
 _HEAD_BYTES = 16
@@ -237,3 +242,47 @@ def test_a_partition_whose_reads_are_too_many_has_no_records_and_no_error(
     (found,) = wire.call(_fetch(topic), _VERSION).responses[0].partitions
     assert (found.error_code, found.high_watermark) == (0, 1)
     assert found.records
+
+
+@pytest.mark.parametrize("is_columnar", [False, True])
+def test_what_a_consumer_fetches_next_is_read_ahead(
+    module_broker: EmbeddedBroker, topic: str, is_columnar: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_topic(module_broker, topic)
+    compiled.load_loops()
+    values, taken, converted = [b"%d" % number * 200 for number in range(20)], list[int](), list[int]()
+    take, convert = ReadAhead.take, RowBatches.convert
+
+    def counted_take(ahead: ReadAhead, log: PartitionLog, offset: int, *limits: int) -> bytes | None:
+        found = take(ahead, log, offset, *limits)
+        taken.extend([offset] if found is not None and log.topic == topic else [])
+        return found
+
+    async def counted_conversion(rows: RowBatches, *arguments: Any, is_ahead: bool = False) -> None:
+        await convert(rows, *arguments, is_ahead=is_ahead)
+        converted.extend(each.wanted.first for each in arguments[1] if is_ahead)
+
+    monkeypatch.setattr(ReadAhead, "take", counted_take)
+    monkeypatch.setattr(RowBatches, "convert", counted_conversion)
+    if is_columnar:
+        with Producer({"bootstrap.servers": module_broker.bootstrap_servers}) as producer:
+            for value in values:
+                producer.send_table(topic, pa.table({"value": pa.array([value], pa.binary())}))
+                producer.flush()
+    with KafkaWire(module_broker) as wire:
+        for value in [] if is_columnar else values:
+            _produce(wire, topic, bytes(build_rows_batch([Record(value=value, timestamp_ms=1)])))
+        found: list[bytes | None] = []
+        while len(found) < len(values):
+            partitions = (FetchPartition(partition=0, fetch_offset=len(found), partition_max_bytes=1000),)
+            fetch = FetchRequest(
+                max_wait_ms=0, min_bytes=1, max_bytes=10_000, topics=(FetchTopic(topic=topic, partitions=partitions),)
+            )
+            (part,) = wire.call(fetch, _VERSION).responses[0].partitions
+            records = bytes(part.records)
+            found += (each.value for at, header in scan_headers(records) for each in read_rows(records, at, header))
+            # The next request may come before the broker has read ahead, as that of any client.
+            eventually(lambda: not list(module_broker.server.broker.executors._tasks))
+    assert found == values
+    assert len(taken) > 2
+    assert bool(converted) is is_columnar

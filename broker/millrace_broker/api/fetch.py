@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from millrace.errors import MillraceError, StorageError
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.fetch_response import FetchAnswer, PartitionAnswer
-from millrace.records import scan_headers
+from millrace.records import end_of_batches
 from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.broker_calls import check_is_broker
 from millrace_broker.api.common.errors import error_message
@@ -180,7 +180,10 @@ async def _read(broker: Broker, request: pb.FetchRequest, max_bytes: int, *, has
             except Exception as error:  # noqa: BLE001 - the partition's error; unexpected errors are logged
                 has_error = True
                 result.error.CopyFrom(error_message(error))
-    size_bytes = await _read_logs(broker, reads, max_bytes, is_committed=request.isolation_level == pb.READ_COMMITTED)
+    is_committed = request.isolation_level == pb.READ_COMMITTED
+    size_bytes = 0 if is_committed else _take_read_ahead(broker, reads, max_bytes)
+    missing = [each for each in reads if not each.answered.records]
+    size_bytes = await _read_logs(broker, missing, size_bytes, max_bytes, is_committed=is_committed)
     has_error = has_error or any(each.answered.result.HasField("error") for each in reads)
     return _Reading(response, size_bytes, has_error, reads)
 
@@ -196,8 +199,7 @@ def _is_cut_short(reads: Sequence[_LogRead], min_bytes: int) -> bool:
         records = each.answered.records
         if not records and not size_bytes:
             continue  # compaction left no records before the end
-        next_offset = max((header.next_offset for _, header in scan_headers(records)), default=each.offset)
-        if next_offset >= each.end_offset:
+        if end_of_batches(records, each.offset) >= each.end_offset:
             size_bytes += len(records)
         elif any(each.offset < segment.base_offset < each.end_offset for segment in each.log.segments):
             return True
@@ -206,22 +208,41 @@ def _is_cut_short(reads: Sequence[_LogRead], min_bytes: int) -> bool:
     return size_bytes >= min_bytes
 
 
-async def _read_logs(broker: Broker, reads: Sequence[_LogRead], max_bytes: int, *, is_committed: bool) -> int:
-    """Read partitions in this order, and return the bytes of their records.
+def _take_read_ahead(broker: Broker, reads: Sequence[_LogRead], max_bytes: int) -> int:
+    """Take records that were read ahead into the response, and return their bytes.
+
+    Partitions before them keep the room for all that they may have, so that no partition is passed over.
+    """
+    size_bytes = planned_bytes = 0
+    for each in reads:
+        room_bytes = min(each.max_bytes, max_bytes - planned_bytes)
+        records = broker.read_ahead.take(each.log, each.offset, each.end_offset, room_bytes)
+        if records is None:
+            planned_bytes += each.max_bytes
+        else:
+            each.answered.records = records
+            planned_bytes += len(records)
+            size_bytes += len(records)
+    return size_bytes
+
+
+async def _read_logs(
+    broker: Broker, reads: Sequence[_LogRead], size_bytes: int, max_bytes: int, *, is_committed: bool
+) -> int:
+    """Read partitions in this order. The response has ``size_bytes`` before, and as many as are returned after it.
 
     Neighbours that are read in the same place are read together, because a change of threads takes longer than a read.
     """
     find_place = broker.reads.place_of_search if is_committed else broker.reads.place_of_read
-    size_bytes, cached_bytes = 0, 0
+    cached_bytes = 0
 
     def place_of(each: _LogRead) -> ReadPlace:
         nonlocal cached_bytes
         place, wanted_bytes = find_place(each.log, each.offset), min(each.max_bytes, max_bytes)
         has_choice = place is ReadPlace.IO_THREAD and not is_committed
-        has_room = cached_bytes + wanted_bytes <= _CACHED_BYTES_MAX
-        if has_choice and has_room and broker.reads.is_cached(each.log, each.offset, wanted_bytes):
-            cached_bytes += wanted_bytes
-            place = ReadPlace.EVENT_LOOP
+        if has_choice and cached_bytes + wanted_bytes <= _CACHED_BYTES_MAX:
+            place = broker.reads.place_of_cached_read(each.log, each.offset, wanted_bytes)
+            cached_bytes += wanted_bytes if place is ReadPlace.EVENT_LOOP else 0
         return place
 
     for place, group in groupby(reads, place_of):

@@ -7,6 +7,7 @@ millrace. This layer has state of its own only for sessions and caches (``state`
 * ``call``         versions, headers and errors of a call
 * ``committed_offsets``  offsets of OffsetCommit and TxnOffsetCommit
 * ``error_codes``  Kafka's codes of the broker's errors
+* ``next_fetches``  what a consumer will fetch next, read and converted in advance
 * ``row_batches``  columnar batches as rows
 * ``table``        all calls
 """

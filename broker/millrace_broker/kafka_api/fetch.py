@@ -33,6 +33,7 @@ from millrace_broker.kafka_api.error_codes import code_of
 from millrace_broker.kafka_api.fetch_sessions import FetchedTopic, FetchPlan
 from millrace_broker.kafka_api.fetched_rows import ResponseRows
 from millrace_broker.kafka_api.list_offsets import isolation_level
+from millrace_broker.kafka_api.next_fetches import SentRecords, prepare
 from millrace_broker.kafka_api.row_batches import ReadBatches, WantedOffsets
 from millrace_broker.kafka_api.topics import name_of
 from millrace_broker.quotas import pause
@@ -92,6 +93,7 @@ async def handle(message: FetchRequest, request: KafkaRequest) -> FetchResponse:
         CurrentLeaders(request, are_named=request.version >= _WITH_CURRENT_LEADER),
         bool(message.isolation_level),
         Turns(),
+        [],
     )
     reads = (each for topic in answers for each in _reads(answering, answers[topic], topics[topic]))
     await answering.rows.convert(list(islice(reads, ITEMS)))
@@ -107,6 +109,8 @@ async def handle(message: FetchRequest, request: KafkaRequest) -> FetchResponse:
             responses.append(FetchableTopicResponse(topic=topic.name, topic_id=topic.topic_id, partitions=found))
     sizes = (len(each.records or b"") for response in responses for each in response.partitions)
     request.context.response_lease.settle(sum(sizes))  # the batches that were read are no longer held
+    if not answering.is_committed:
+        prepare(request, answering.rows, answering.sent)
     session_id = NO_SESSION if plan.session is None else plan.session.session_id
     return FetchResponse(
         throttle_time_ms=0,
@@ -151,6 +155,8 @@ class _Answering(NamedTuple):
     leaders: CurrentLeaders
     is_committed: bool
     turns: Turns
+    sent: list[SentRecords]
+    """Partitions with records, whose next records may be read ahead."""
 
 
 def _reads(answering: _Answering, answer: TopicAnswer, wanted: Sequence[FetchPartition]) -> Iterator[ReadBatches]:
@@ -200,6 +206,9 @@ async def _data(
         )
     except Exception as error:  # noqa: BLE001 - the partition's error; unexpected errors are logged
         return _refused(result.partition, code_of(known_error(error)))
+    if records:
+        sent = SentRecords(info, result.partition, records, result.high_watermark, wanted.partition_max_bytes)
+        answering.sent.append(sent)
     return PartitionData(
         partition_index=result.partition,
         error_code=0,

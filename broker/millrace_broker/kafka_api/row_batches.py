@@ -20,7 +20,15 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from millrace.errors import MillraceError
-from millrace.records import ROWS_BYTES_MAX, BatchHeader, read_header, rows_of_opaque, scan_headers, verify_crc
+from millrace.records import (
+    ROWS_BYTES_MAX,
+    BatchHeader,
+    end_of_rows,
+    read_header,
+    rows_of_opaque,
+    scan_headers,
+    verify_crc,
+)
 from millrace_broker.quotas import Lease
 from millrace_broker.runtime import Executors
 
@@ -89,6 +97,13 @@ class ResponseRoom:
         The last one may exceed the limit, because the batches were read within the limits.
         """
         if self._is_full:
+            return False
+        self._add(size_bytes)
+        return True
+
+    def takes_all_stored(self, size_bytes: int) -> bool:
+        """Return whether several stored batches of rows have room within the limits. If so, the response has them."""
+        if size_bytes > self._left_bytes_now:
             return False
         self._add(size_bytes)
         return True
@@ -181,6 +196,8 @@ class RowBatches:
         self._bytes_max: Final = bytes_max
         self._cached: Final[OrderedDict[_Key, bytes]] = OrderedDict()
         self.held_bytes = 0
+        self._unread: Final[dict[_Key, int]] = {}
+        """Bytes of rows that were converted ahead, until they are read."""
         self._turn: Final = asyncio.Lock()
 
     async def as_rows(self, executors: Executors, read: ReadBatches, *, room: ResponseRoom) -> list[memoryview]:
@@ -192,6 +209,8 @@ class RowBatches:
         conversion. One of these is ``UnsupportedForFormatError``, for a typed topic that has no format for Kafka
         clients.
         """
+        if end_of_rows(read.records) is not None and room.takes_all_stored(len(read.records)):
+            return [memoryview(read.records)]
         view, pieces, kept, end = memoryview(read.records), list[memoryview](), 0, 0
         for position, header in scan_headers(read.records):
             if not header.is_columnar:
@@ -213,7 +232,9 @@ class RowBatches:
             pieces.append(view[kept:end])
         return pieces
 
-    async def convert(self, executors: Executors, reads: Sequence[ReadBatches], bytes_max: int) -> None:
+    async def convert(
+        self, executors: Executors, reads: Sequence[ReadBatches], bytes_max: int, *, is_ahead: bool = False
+    ) -> None:
         """Convert columnar batches for the calls of ``as_rows`` that follow, up to ``bytes_max`` of rows.
 
         The last rows may exceed it. Faulty batches are left out: ``as_rows`` reports them.
@@ -228,7 +249,18 @@ class RowBatches:
             if not missing:
                 return
             for key, rows in await executors.run_io(_converted_in_turn, missing, bytes_max):
+                if is_ahead:
+                    self._unread[key] = len(rows)
                 self._keep(key, rows)
+
+    async def convert_ahead(self, executors: Executors, reads: Sequence[ReadBatches]) -> None:
+        """Convert columnar batches that will probably be fetched next.
+
+        Nothing is converted if rows that nobody has read yet fill half of the cache. More of them would drop each
+        other.
+        """
+        if 2 * sum(self._unread.values()) <= self._bytes_max:
+            await self.convert(executors, reads, _CONVERTED_BYTES_MAX, is_ahead=True)
 
     async def _add_rows(
         self,
@@ -263,6 +295,7 @@ class RowBatches:
                 start = key._replace(start_offset=read_header(rows).next_offset)
         if rows is not None:
             self._cached.move_to_end(start)
+            self._unread.pop(start, None)
         return rows
 
     async def _converted(self, executors: Executors, source: _Columnar, offset: int, bytes_max: int) -> bytes:
@@ -281,7 +314,8 @@ class RowBatches:
             self._cached[key] = rows
             self.held_bytes += len(rows)
         while self.held_bytes > self._bytes_max:
-            _, dropped = self._cached.popitem(last=False)
+            dropped_key, dropped = self._cached.popitem(last=False)
+            self._unread.pop(dropped_key, None)
             self.held_bytes -= len(dropped)
 
 

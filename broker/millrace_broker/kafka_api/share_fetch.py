@@ -32,7 +32,7 @@ from millrace.kafka_protocol.calls.share_fetch import (
 )
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.item_errors import error_in
-from millrace.records import scan_headers
+from millrace.records import end_of_batches, scan_headers
 from millrace_broker.api import known_error
 from millrace_broker.api.fetch import response_bytes_max
 from millrace_broker.kafka_api.call import KafkaRequest
@@ -253,7 +253,7 @@ async def _filled(
         headers = (header for _, header in scan_headers(answered.records))
         after = next((each.next_offset for each in headers if each.last_offset >= wanted.first), wanted.first)
         return _refused(known_error(error)), _acquired_from(answered, after)
-    end = max((header.next_offset for _, header in scan_headers(records)), default=wanted.first)
+    end = end_of_batches(records, wanted.first)
     runs = [(each.first_offset, each.last_offset, each.delivery_count) for each in answered.acquired]
     sent = tuple(
         AcquiredRecords(first_offset=first, last_offset=min(last, end - 1), delivery_count=count)

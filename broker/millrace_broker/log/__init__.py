@@ -18,7 +18,8 @@
 ``data_directory``, ``checkpoints``, ``partition_metadata``  the small files
 ``log_directories``     the working and the failed directories
 ``directory_moves``     moves of partitions between them; ``future_log``: the copy of one log
-``fsync_batching``      appends that share an fsync; ``read_threads``; ``periodic_work``
+``fsync_batching``      appends that share an fsync; ``periodic_work``
+``read_threads``, ``read_ahead``  where reads run; records that are read before they are fetched
 ``workers``, ``throttle``  the threads of the cleaner, of tiered storage and of moves
 ``files``, ``watched_files``  the file system behind an interface; detection of failed disks
 ``cleaning``            compaction

@@ -19,7 +19,7 @@ from typing import Final
 from uuid import UUID
 
 from millrace.config.topic import TopicConfig
-from millrace.records import EndTransactionMarker, scan_headers
+from millrace.records import EndTransactionMarker, end_of_batches
 from millrace.segments.names import partition_directory_name
 from millrace.segments.transaction_index import AbortedTransaction
 from millrace_broker.log.extents import Extent
@@ -158,6 +158,11 @@ class PartitionLog:
         """The present segments; appends go to the last one."""
         return self._local.segments.current
 
+    def segment_of(self, offset: int) -> Segment:
+        """Return the local segment that has an offset, or would have it."""
+        segments = self._local.segments.current
+        return segments[floor(segments, offset)]
+
     @property
     def size_bytes(self) -> int:
         """The size of all segments, without indexes."""
@@ -232,11 +237,6 @@ class PartitionLog:
         """Return whether the records from an offset on are few, and in the page cache because of a recent append."""
         return self._local.recent.holds(offset, self._local.clock.monotonic())
 
-    def is_cached(self, offset: int, size_bytes: int) -> bool:
-        """Return whether a read of records that are not remote is short, and would probably not wait for a disk."""
-        segments = self._local.segments.current
-        return segments[floor(segments, offset)].is_cached(offset, size_bytes)
-
     @property
     def remote(self) -> RemoteLog | None:
         """The part of the log in the remote store, if the topic is tiered."""
@@ -268,7 +268,7 @@ class PartitionLog:
 
     def aborted_within(self, start_offset: int, records: bytes) -> list[AbortedTransaction]:
         """Return the aborted transactions that overlap batches read from ``start_offset`` on, with the same errors."""
-        next_offset = max((header.next_offset for _, header in scan_headers(records)), default=start_offset)
+        next_offset = end_of_batches(records, start_offset)
         return self.aborted_transactions(start_offset, next_offset) if next_offset > start_offset else []
 
     def locate(self, start_offset: int, end_offset: int, split_bytes: int = 0) -> list[Extent]:

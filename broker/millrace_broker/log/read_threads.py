@@ -61,9 +61,11 @@ class LogReads:
             return ReadPlace.EVENT_LOOP
         return self.place_of_search(log, offset)
 
-    def is_cached(self, log: PartitionLog, offset: int, size_bytes: int) -> bool:
-        """Return whether the event loop may read from an offset on, though the records are not recent."""
-        return self._executors.small_work.includes(size_bytes) and log.is_cached(offset, size_bytes)
+    def place_of_cached_read(self, log: PartitionLog, offset: int, size_bytes: int) -> ReadPlace:
+        """Return where ``run_read`` of so many bytes runs, if the event loop also reads from the page cache."""
+        place = self.place_of_read(log, offset)
+        may_read = place is ReadPlace.IO_THREAD and self._executors.small_work.includes(size_bytes)
+        return ReadPlace.EVENT_LOOP if may_read and log.segment_of(offset).is_cached(offset, size_bytes) else place
 
     def place_of_search(self, log: PartitionLog, offset: int) -> ReadPlace:
         """Return where ``run_search`` runs."""

@@ -85,6 +85,8 @@ class Segment:
         self._held_transaction_index: bytes | None = None
         self._newest: tuple[int, BatchHeader] | None = None
         """The position and the header of the last appended batch, which the index may not have."""
+        self._following: tuple[int, BatchHeader] | None = None
+        """Position and header of the batch after the last read, where the next read usually begins."""
 
     # --- files, opened on demand ---------------------------------------------------------------------------
 
@@ -230,6 +232,9 @@ class Segment:
         newest = self._newest
         if newest is not None and newest[0] < end and newest[1].base_offset <= offset:
             return newest if offset <= newest[1].last_offset else None
+        following = self._following
+        if following is not None and following[0] < end and following[1].base_offset == offset:
+            return following
         found = self._find_from(self.indexes()[0].lookup(offset), offset, end)
         if found is None:
             near = self._batches_near(offset, end)
@@ -260,6 +265,10 @@ class Segment:
                 return position, read_header(window, at)
             position = following
         return None
+
+    def remember(self, position: int, header: BatchHeader) -> None:
+        """Remember where a batch begins that will probably be read next. Batches of a segment never move."""
+        self._following = (position, header)
 
     def verify_near(self, offset: int, limit: int) -> None:
         """Verify the batches before ``limit`` that may hide a batch with ``offset``.

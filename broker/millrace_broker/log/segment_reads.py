@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millrace.errors import CorruptBatchError
-from millrace.records import LOG_OVERHEAD_BYTES, MAGIC, RecordFormat, convert, read_header, verify_crc
+from millrace.records import LOG_OVERHEAD_BYTES, MAGIC, RecordFormat, convert, end_of_rows, read_header, verify_crc
 from millrace_broker.log.record_timestamps import first_at_or_after
 from millrace_broker.log.segment import PLACE, Segment
 from millrace_broker.log.segment_list import floor
@@ -46,6 +46,10 @@ def _check_ascending(segment: Segment, position: int, data: bytes, sealed_end: i
 
     They are outside the checksum. Returns whether there are messages of magic 0 or 1. Raises ``CorruptBatchError``.
     """
+    next_offset = end_of_rows(data, segment.base_offset)
+    if next_offset is not None:
+        _check_end(segment, position + len(data), next_offset, sealed_end)
+        return False
     at, least_offset, has_messages = 0, segment.base_offset, False
     while at < len(data):
         if len(data) - at >= PLACE.size:
@@ -64,9 +68,12 @@ def _check_ascending(segment: Segment, position: int, data: bytes, sealed_end: i
 
 def _check_end(segment: Segment, position: int, next_offset: int, sealed_end: int | None) -> None:
     """Check that the next batch, or the next segment, begins at ``next_offset`` or later."""
-    limit = segment.header_at(position).base_offset if position < segment.size_bytes else sealed_end
+    following = segment.header_at(position) if position < segment.size_bytes else None
+    limit = sealed_end if following is None else following.base_offset
     if limit is not None and next_offset > limit:
         raise _disorder(segment, position)
+    if following is not None:
+        segment.remember(position, following)
 
 
 def _disorder(segment: Segment, position: int) -> CorruptBatchError:

@@ -73,6 +73,10 @@ class Executors:
         """Call a function in the event loop, from any thread."""
         self._loop.call_soon_threadsafe(function, *args)
 
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Start ``work`` that nobody waits for, after what the event loop does now."""
+        self._tasks.start(work)
+
     def to_the_end(self, work: Coroutine[Any, Any, _T]) -> Coroutine[Any, Any, _T]:
         """Return the wait for ``work``. If the waiting caller is cancelled, ``work`` continues."""
         return begun(work, self._tasks.start)
@@ -107,7 +111,7 @@ class Executors:
         return [result for part in await asyncio.gather(*parts) for result in part]
 
     async def finish_tasks(self) -> None:
-        """Wait for work of ``to_the_end`` whose callers were cancelled."""
+        """Wait for work of ``begin``, and for work of ``to_the_end`` whose callers were cancelled."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def close(self) -> None:

@@ -83,6 +83,7 @@ from millrace.records.scan import (
     verify_crc,
 )
 from millrace.records.statistics import BatchStatistics, ColumnStatistics, read_statistics
+from millrace.records.usual_batches import end_of_batches, end_of_rows
 from millrace.records.usual_columns import usual_column_times
 from millrace.records.usual_rows import usual_times
 from millrace.records.validation import validate_batch
@@ -137,6 +138,8 @@ __all__ = [
     "decode_batch",
     "decode_range",
     "decompress",
+    "end_of_batches",
+    "end_of_rows",
     "headers_array",
     "is_larger",
     "last_sequence_of",

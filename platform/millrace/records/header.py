@@ -50,6 +50,7 @@ NO_TIMESTAMP: Final = -1
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _PREFIX: Final = struct.Struct(">qiib")
 _LENGTH_MAX: Final = 2**31 - 1
+MAGIC_POSITION: Final = 16
 CRC_POSITION: Final = 17
 ATTRIBUTES_POSITION: Final = 21
 CHECKED_FROM: Final = 21
@@ -61,7 +62,7 @@ TRANSACTIONAL_BIT: Final = 0x10
 _CONTROL_BIT: Final = 0x20
 _DELETE_HORIZON_BIT: Final = 0x40
 _UNUSED_BY_KAFKA: Final = 0xFF80
-_COLUMNAR_BIT: Final = 0x4000
+COLUMNAR_BIT: Final = 0x4000
 
 
 class TimestampType(IntEnum):
@@ -135,7 +136,7 @@ class BatchHeader(NamedTuple):
     @property
     def is_columnar(self) -> bool:
         """True if the body is an Arrow record batch rather than rows."""
-        return self.attributes & _UNUSED_BY_KAFKA == _COLUMNAR_BIT
+        return self.attributes & _UNUSED_BY_KAFKA == COLUMNAR_BIT
 
 
 def attributes_of(
@@ -154,7 +155,7 @@ def attributes_of(
         | (TRANSACTIONAL_BIT if is_transactional else 0)
         | (_CONTROL_BIT if is_control else 0)
         | (_DELETE_HORIZON_BIT if has_delete_horizon else 0)
-        | (_COLUMNAR_BIT if is_columnar else 0)
+        | (COLUMNAR_BIT if is_columnar else 0)
     )
 
 

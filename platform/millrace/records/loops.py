@@ -19,6 +19,14 @@ import numpy as np
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from millrace.records.header import (
+    ATTRIBUTES_POSITION,
+    COLUMNAR_BIT,
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    MAGIC_POSITION,
+)
 from millrace.records.varint_arrays import Bools, Bytes, Ints, Longs
 
 _logger = logging.getLogger(__name__)
@@ -34,6 +42,8 @@ _long: Final = cast("Callable[[Any], int]", np.int64)
 _raw: Final = cast("Callable[[Any], Any]", np.uint64)
 _NOWHERE: Final = -1
 """Position after something that is damaged."""
+_OFFSETS_MAX: Final = 2**62
+"""Bound of the offsets that are added without a check for an overflow."""
 
 
 def _compiled(signature: str | None = None) -> Callable[[_F], _F]:
@@ -148,6 +158,39 @@ def walk_rows(data: Bytes, count: int, need_keys: bool) -> tuple[bool, int, int]
             return False, smallest, largest
         smallest, largest = min(smallest, timestamp), max(largest, timestamp)
     return at == len(data), smallest, largest
+
+
+@_compiled()
+def _read_integer(data: Bytes, at: int, size: int) -> int:
+    """Return the big-endian integer of ``size`` bytes at a position."""
+    raw = _raw(0)
+    for byte in data[at : at + size]:
+        raw = (raw << _raw(8)) | _raw(byte)
+    shift = _raw(64 - 8 * size)
+    return _long(raw << shift) >> _long(shift)
+
+
+@_compiled(f"Tuple((boolean, int64))({_BYTES}, int64)")
+def walk_batches(data: Bytes, least_offset: int) -> tuple[bool, int]:
+    """Check that ``data`` are whole batches of rows with ascending offsets, from ``least_offset`` on.
+
+    Return whether it is so, and the offset after the last one.
+    """
+    at = _long(0)
+    while at < len(data):
+        if len(data) - at < HEADER_BYTES:
+            return False, least_offset
+        base_offset = _read_integer(data, at, 8)
+        size = LOG_OVERHEAD_BYTES + _read_integer(data, at + 8, 4)
+        attributes = _read_integer(data, at + ATTRIBUTES_POSITION, 2)
+        delta = _read_integer(data, at + ATTRIBUTES_POSITION + 2, 4)
+        is_rows = data[at + MAGIC_POSITION] == MAGIC and not attributes & COLUMNAR_BIT
+        is_whole = HEADER_BYTES <= size <= len(data) - at
+        if not is_rows or not is_whole or not least_offset <= base_offset < _OFFSETS_MAX or delta < 0:
+            return False, least_offset
+        least_offset = base_offset + delta + 1
+        at += size
+    return True, least_offset
 
 
 FIELDS: Final = 9

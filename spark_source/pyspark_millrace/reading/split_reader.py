@@ -32,7 +32,7 @@ from millrace.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
-from millrace.records import DecodedBatch, decode_range, scan_headers
+from millrace.records import DecodedBatch, decode_range, end_of_batches
 from millrace.schemas import promote
 from millrace.segments.direct import map_located
 from pyspark_millrace.columns import Metadata, TopicColumn
@@ -174,7 +174,7 @@ def _remote_buffers(extent: Extent) -> Generator[pa.Buffer, None, tuple[int, str
     try:
         for buffer in read_remote_extent(extent.uri, extent.start_position, extent.end_position):
             yield buffer
-            next_offset = max((header.next_offset for _, header in scan_headers(buffer)), default=next_offset)
+            next_offset = end_of_batches(buffer, next_offset)
     except (OffsetsLostError, RemoteStorageError) as error:
         _log.warning("%s; reading over the network", error.message)
         return next_offset, error.message

@@ -68,9 +68,9 @@ def test_the_event_loop_reads_no_batch_that_is_larger_than_the_limit(
     log.append(records)
     log.append(records)
     for offset in (0, 2, 3, 5):
-        assert log.is_cached(offset, len(records))
-        assert not log.is_cached(offset, len(records) - 1), "a read returns the first batch whole"
-    assert not log.is_cached(6, len(records)), "no record"
+        assert log.segment_of(offset).is_cached(offset, len(records))
+        assert not log.segment_of(offset).is_cached(offset, len(records) - 1), "a read returns the first batch whole"
+    assert not log.segment_of(6).is_cached(6, len(records)), "no record"
     log.close()
 
 
@@ -83,7 +83,7 @@ def test_the_event_loop_converts_no_messages_of_old_formats(
     (tmp_path / "00000000000000000000.log").write_bytes(data)
     log = open_log()
     assert log.read(0, len(data)), "the log has records"
-    assert not log.is_cached(0, len(data))
+    assert not log.segment_of(0).is_cached(0, len(data))
     log.close()
 
 
@@ -98,7 +98,7 @@ def test_a_damaged_batch_is_left_to_the_read(
     content = bytearray(path.read_bytes())
     content[16] = 99  # the magic of the first batch
     path.write_bytes(content)
-    assert not log.is_cached(0, len(content))
+    assert not log.segment_of(0).is_cached(0, len(content))
     with pytest.raises(CorruptBatchError):
         log.read(0, len(content))
     log.close()

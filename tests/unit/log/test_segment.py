@@ -113,7 +113,8 @@ def test_a_damaged_entry_of_a_sealed_segment_is_rebuilt(
         struct.pack_into(">i", damaged, 5 * OFFSET_ENTRY_BYTES + 4, position)
         index.write_bytes(damaged)
         log = open_log(INDEXED, was_clean=True)
-        assert [first_offset(log.read(offset, 1)) for offset in range(20)] == list(range(20))
+        backwards = range(19, -1, -1)  # a read that continues another one needs no index
+        assert [first_offset(log.read(offset, 1)) for offset in backwards] == list(backwards)
         assert "does not point to a batch" in caplog.text
         caplog.clear()
         log.release()

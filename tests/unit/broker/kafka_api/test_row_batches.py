@@ -105,6 +105,52 @@ def test_a_batch_is_converted_once() -> None:
     assert batches.held_bytes == held
 
 
+def test_rows_that_are_converted_ahead_are_read_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches, records, conversions = RowBatches(), _columnar(b"x" * 1000), list[bytes]()
+
+    def rows_of(batch: memoryview, first_offset: int) -> Iterator[bytes]:
+        conversions.append(bytes(batch))
+        yield from rows_of_opaque(batch, first_offset)
+
+    async def run() -> None:
+        executors = Executors(1, time.monotonic)
+        try:
+            read = _read(records, RowConversion("counted", rows_of))
+            await batches.convert_ahead(executors, [read])
+            assert batches.held_bytes
+            assert _values(b"".join(await batches.as_rows(executors, read, room=_room()))) == [b"x" * 1000]
+        finally:
+            executors.close()
+
+    asyncio.run(run())
+    assert len(conversions) == 1
+
+
+def test_rows_that_nobody_has_read_take_half_of_the_cache() -> None:
+    """Otherwise they would drop each other, and would be converted twice."""
+    size_bytes = len(_converted(RowBatches(), _columnar(b"x" * 1000)))
+
+    async def run() -> None:
+        batches, executors = RowBatches(6 * size_bytes), Executors(1, time.monotonic)
+        reads = [_read(_columnar(b"x" * 1000), partition=number) for number in range(9)]
+        try:
+            for read in reads:
+                await batches.convert_ahead(executors, [read])
+            assert batches.held_bytes == 4 * size_bytes, "more than half, when the last one began"
+            await batches.as_rows(executors, reads[0], room=_room())
+            await batches.convert_ahead(executors, [reads[8]])
+            assert batches.held_bytes == 5 * size_bytes
+            for read in reads[4:8]:  # these are fetched without having been converted, and drop others
+                await batches.as_rows(executors, read, room=_room())
+            await batches.convert_ahead(executors, [reads[2]])
+            assert batches.held_bytes <= 6 * size_bytes
+            assert sum(batches._unread.values()) <= 4 * size_bytes
+        finally:
+            executors.close()
+
+    asyncio.run(run())
+
+
 def test_one_batch_is_converted_at_a_time() -> None:
     running = threading.Lock()
     converted: list[bytes] = []
