@@ -3,7 +3,7 @@
 - ``header``: the 61-byte header of every batch, and its checksum
 - ``scan``: finding, checking and placing batches without a look into their bodies
 - ``columnar``, ``columnar_message``, ``columnar_writing``, ``arrays``: the native body, its reader and its writer
-- ``usual_columns``, ``usual_rows``: quick checks of batches that are like most
+- ``usual_columns``, ``usual_rows``, ``usual_batches``, ``usual_message``: quick checks of batches that are like most
 - ``rows``, ``varint``, ``control``: Kafka's own body record by record, and the transaction markers in it
 - ``record_bounds``, ``row_fields``, ``row_columns``, ``row_columns_writing``, ``varint_arrays``: the same body from and
   to Arrow, all records at once
@@ -14,7 +14,7 @@
 - ``committed``: the filter of a reader with ``isolation.level=read_committed``
 - ``legacy``, ``message_set``, ``entry_header``: magic 0 and 1, and logs of any magic, as they come from Kafka
 - ``validation``, ``recompression``: checks and recompression of a batch before the broker stores it
-- ``conversion``: conversion of a log from any of the formats to any other
+- ``conversion``, ``usual_conversion``: conversion of a log from any of the formats to any other
 """
 
 from millrace.records.arrays import headers_array

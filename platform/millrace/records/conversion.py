@@ -45,6 +45,7 @@ from millrace.records.message_set import BatchEntry, MessageEntry, build_entries
 from millrace.records.recompression import carried_over, recompress_batch
 from millrace.records.row_columns_writing import build_rows_batch_of_columns
 from millrace.records.rows import Record, read_rows, sequence_at
+from millrace.records.usual_conversion import usual_rows_of
 from millrace.records.validation import validate_batch
 
 GROUP_BYTES_MAX: Final = 2**20
@@ -134,6 +135,10 @@ def rows_of_opaque(batch: ReadableBuffer, first_offset: int = 0) -> Iterator[byt
     Raises ``UnsupportedForFormatError`` for a batch of a typed topic, and the errors of ``decode_batch``.
     """
     header = read_header(batch)
+    rows = usual_rows_of(batch, header, bytes_max=ROWS_BYTES_MAX)
+    if rows is not None:
+        yield rows
+        return
     _check_is_opaque(batch, 0, header)
     decoded = decode_batch(as_arrow_buffer(batch), 0, header, _no_schema)
     headers = decoded.headers

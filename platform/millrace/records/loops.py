@@ -278,6 +278,45 @@ def _put_varint(body: Bytes, at: int, value: int) -> int:
     return at + 1
 
 
+@_compiled(f"int64(Array(uint8, 1, 'C'), {_LONGS}, {_INTS}, {_BYTES}, {_INTS}, {_BYTES})")
+def write_plain_rows(
+    body: Bytes, timestamps: Longs, key_bounds: Ints, keys: Bytes, value_bounds: Ints, values: Bytes
+) -> int:
+    """Write records without headers and nulls into ``body``, which has room for all, and return their size.
+
+    There is one timestamp for each record or one for all. Without bounds of keys the keys are null. If bounds do not
+    ascend within their bytes, the result is ``_NOWHERE``.
+    """
+    at, has_keys, has_times = _long(0), len(key_bounds) > 0, len(timestamps) > 1
+    for row in range(len(value_bounds) - 1):
+        start, end = _long(value_bounds[row]), _long(value_bounds[row + 1])
+        key_start, key_end = _long(0), _long(-1)
+        if has_keys:
+            key_start, key_end = _long(key_bounds[row]), _long(key_bounds[row + 1])
+            if not 0 <= key_start <= key_end <= len(keys):
+                return _long(_NOWHERE)
+        if not 0 <= start <= end <= len(values):
+            return _long(_NOWHERE)
+        timestamp = timestamps[row] - timestamps[0] if has_times else _long(0)
+        key_size, value_size = key_end - key_start, end - start
+        size = 2 + _varint_size(timestamp) + _varint_size(row) + max(key_size, 0) + value_size
+        size += _varint_size(key_size) + _varint_size(value_size)
+        at = _put_varint(body, at, size)
+        body[at] = 0  # attributes
+        at = _put_varint(body, at + 1, timestamp)
+        at = _put_varint(body, at, row)
+        at = _put_varint(body, at, key_size)
+        if key_size > 0:
+            _copy(body, at, keys, key_start, key_size)
+            at += key_size
+        at = _put_varint(body, at, value_size)
+        _copy(body, at, values, start, value_size)
+        at += value_size
+        body[at] = 0  # no headers
+        at += 1
+    return at
+
+
 @_compiled(f"int64(Array(uint8, 1, 'C'), {_LONGS}, {_LONGS}, {_COLUMN}, {_COLUMN}, {_INTS}, {_COLUMN}, {_COLUMN})")
 def write_rows(
     body: Bytes,

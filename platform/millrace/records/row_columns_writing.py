@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from millrace.errors import InvalidRecordError, MessageTooLargeError
 from millrace.records.arrays import int32_array
+from millrace.records.compiled import load_loops
 from millrace.records.compression import Compression, compress
 from millrace.records.header import (
     NO_PRODUCER_EPOCH,
@@ -132,8 +133,6 @@ _HEADER_INTEGERS_BYTES: Final = 10
 
 def _body(timestamp_deltas: Longs, offset_deltas: Longs, key: _Column, value: _Column, headers: _Headers) -> memoryview:
     """Return all records. Raises ``MessageTooLargeError``."""
-    from millrace.records.loops import write_rows
-
     size_max = len(timestamp_deltas) * _INTEGERS_BYTES + len(headers.keys.sizes) * _HEADER_INTEGERS_BYTES
     size_max += sum(column.size_bytes for column in (key, value, headers.keys, headers.values))
     if size_max > _INT_MAX:
@@ -142,7 +141,7 @@ def _body(timestamp_deltas: Longs, offset_deltas: Longs, key: _Column, value: _C
             "once"
         )
     body = np.empty(size_max, np.uint8)
-    size = write_rows(
+    size = load_loops().write_rows(
         body, timestamp_deltas, offset_deltas, *key, *value, headers.bounds, *headers.keys, *headers.values
     )
     return body[:size].data
