@@ -23,7 +23,7 @@ from millrace.kafka_protocol.calls.fetch import (
 )
 from millrace.protocol import millrace_pb2 as pb
 from millrace.protocol.fetch_response import FetchAnswer, PartitionAnswer, TopicAnswer
-from millrace.records import read_header
+from millrace.records import end_of_batches, read_header
 from millrace_broker.api.common.errors import known_error
 from millrace_broker.api.fetch import handle as read
 from millrace_broker.api.fetch import response_bytes_max
@@ -33,7 +33,7 @@ from millrace_broker.kafka_api.error_codes import code_of
 from millrace_broker.kafka_api.fetch_sessions import FetchedTopic, FetchPlan
 from millrace_broker.kafka_api.fetched_rows import ResponseRows
 from millrace_broker.kafka_api.list_offsets import isolation_level
-from millrace_broker.kafka_api.next_fetches import SentRecords, prepare
+from millrace_broker.kafka_api.next_fetches import NextFetch, prepare
 from millrace_broker.kafka_api.row_batches import ReadBatches, WantedOffsets
 from millrace_broker.kafka_api.topics import name_of
 from millrace_broker.quotas import pause
@@ -109,8 +109,7 @@ async def handle(message: FetchRequest, request: KafkaRequest) -> FetchResponse:
             responses.append(FetchableTopicResponse(topic=topic.name, topic_id=topic.topic_id, partitions=found))
     sizes = (len(each.records or b"") for response in responses for each in response.partitions)
     request.context.response_lease.settle(sum(sizes))  # the batches that were read are no longer held
-    if not answering.is_committed:
-        prepare(request, answering.rows, answering.sent)
+    prepare(request, answering.rows, answering.next_fetches)
     session_id = NO_SESSION if plan.session is None else plan.session.session_id
     return FetchResponse(
         throttle_time_ms=0,
@@ -155,8 +154,7 @@ class _Answering(NamedTuple):
     leaders: CurrentLeaders
     is_committed: bool
     turns: Turns
-    sent: list[SentRecords]
-    """Partitions with records, whose next records may be read ahead."""
+    next_fetches: list[NextFetch]
 
 
 def _reads(answering: _Answering, answer: TopicAnswer, wanted: Sequence[FetchPartition]) -> Iterator[ReadBatches]:
@@ -206,9 +204,11 @@ async def _data(
         )
     except Exception as error:  # noqa: BLE001 - the partition's error; unexpected errors are logged
         return _refused(result.partition, code_of(known_error(error)))
-    if records:
-        sent = SentRecords(info, result.partition, records, result.high_watermark, wanted.partition_max_bytes)
-        answering.sent.append(sent)
+    next_offset = end_of_batches(records, result.high_watermark)
+    if next_offset < result.high_watermark and not answering.is_committed:
+        answering.next_fetches.append(
+            NextFetch(info, result.partition, next_offset, result.high_watermark, wanted.partition_max_bytes)
+        )
     return PartitionData(
         partition_index=result.partition,
         error_code=0,

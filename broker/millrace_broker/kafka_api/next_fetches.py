@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from millrace.records import end_of_batches, read_header
+from millrace.records import read_header
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.fetched_rows import ResponseRows
 from millrace_broker.kafka_api.row_batches import WantedOffsets
@@ -19,35 +19,34 @@ from millrace_broker.log.read_ahead import NextRead
 from millrace_broker.metadata import TopicInfo
 
 
-class SentRecords(NamedTuple):
-    """Rows of a partition in a response.
+class NextFetch(NamedTuple):
+    """The records of a partition after those of a response.
 
-    The fetch could read up to ``end_offset`` (exclusive) and at most ``max_bytes``.
+    They are read from ``offset`` to ``end_offset`` (exclusive), at most ``max_bytes`` of them.
     """
 
     topic: TopicInfo
     partition: int
-    records: bytes | memoryview
+    offset: int
     end_offset: int
     max_bytes: int
 
 
-def prepare(request: KafkaRequest, rows: ResponseRows, sent: Sequence[SentRecords]) -> None:
-    """Read and convert what follows ``sent``, in the background, after the response is on its way."""
-    if sent:
-        request.broker.executors.begin(_prepare(request, rows, sent))
+def prepare(request: KafkaRequest, rows: ResponseRows, fetches: Sequence[NextFetch]) -> None:
+    """Read and convert records in the background, after the response is on its way."""
+    if fetches:
+        request.broker.executors.begin(_prepare(request, rows, fetches))
 
 
-async def _prepare(request: KafkaRequest, rows: ResponseRows, sent: Sequence[SentRecords]) -> None:
+async def _prepare(request: KafkaRequest, rows: ResponseRows, fetches: Sequence[NextFetch]) -> None:
     broker, columnar = request.broker, []
-    for each in sent:
-        offset = end_of_batches(each.records, each.end_offset)
+    for each in fetches:
         log = broker.logs.get(each.topic.name, each.partition)
-        if log is None or offset >= each.end_offset:
+        if log is None:
             continue
-        records = await broker.read_ahead.read(NextRead(log, offset, each.end_offset, each.max_bytes))
+        records = await broker.read_ahead.read(NextRead(log, each.offset, each.end_offset, each.max_bytes))
         if records and read_header(records).is_columnar:
-            columnar.append(rows.read(each.topic, each.partition, records, WantedOffsets(offset)))
+            columnar.append(rows.read(each.topic, each.partition, records, WantedOffsets(each.offset)))
         await asyncio.sleep(0)  # others have their turn between two reads
     if columnar:
         await request.state.row_batches.convert_ahead(broker.executors, columnar)

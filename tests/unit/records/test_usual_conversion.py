@@ -1,4 +1,4 @@
-"""Tests of the quick conversion of columnar batches, which gives the same bytes."""
+"""Tests of the quick conversion of columnar batches to rows."""
 
 from __future__ import annotations
 
