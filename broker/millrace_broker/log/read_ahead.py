@@ -5,7 +5,8 @@ broker reads what follows the records that it sent, and the next fetch finds it 
 
 Invariants
 
-- The held records and the reads in progress take at most ``bytes_max``. The oldest records give way to new ones.
+- The held records and the reads in progress take at most ``bytes_max``. Without room nothing is read ahead, because new
+  records in the place of older ones would drop those that are fetched next.
 - Records are given out once, and only if a read of the log would return them at that moment. A truncation and a
   compaction replace the segment object, a deletion raises the log start offset.
 - Records that nobody fetches are dropped after ``KEPT_S``.
@@ -16,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from typing import Final, NamedTuple
 
 from millrace.errors import MillraceError
@@ -67,7 +67,7 @@ class ReadAhead:
     def __init__(self, reads: LogReads, bytes_max: int = BYTES_MAX) -> None:
         self._reads: Final = reads
         self._bytes_max: Final = bytes_max
-        self._held: Final[OrderedDict[_Key, _Ahead]] = OrderedDict()
+        self._held: Final[dict[_Key, _Ahead]] = {}
         self._bytes = 0
 
     @property
@@ -89,7 +89,8 @@ class ReadAhead:
         log, offset, end_offset, max_bytes = wanted
         key = _Key(log, offset)
         place = self._reads.place_of_cached_read(log, offset, max_bytes)
-        if place is ReadPlace.REMOTE_READER or key in self._held or not self._make_room(max_bytes):
+        has_room = self._bytes + max_bytes <= self._bytes_max
+        if place is ReadPlace.REMOTE_READER or key in self._held or not has_room:
             return b""
         segment = log.segment_of(offset)
         self._bytes += max_bytes
@@ -109,12 +110,6 @@ class ReadAhead:
             self._bytes += len(records)
         assert self._bytes <= self._bytes_max, f"{self._bytes} bytes are held, more than {self._bytes_max}"
         return records
-
-    def _make_room(self, size_bytes: int) -> bool:
-        """Drop the oldest records until there is room. Return whether there is."""
-        while self._held and self._bytes + size_bytes > self._bytes_max:
-            self._drop(next(iter(self._held)))
-        return self._bytes + size_bytes <= self._bytes_max
 
     def _drop(self, key: _Key) -> _Ahead | None:
         ahead = self._held.pop(key, None)
