@@ -161,7 +161,7 @@ RACES: Mapping[str, str] = {
     "0089": "two consumers have to join in one rebalance, as in 0102. Beside two busy loops it failed in 2 of 4 runs "
     "with Kafka and in none of 3 with millrace; beside other tests in 1 of 1 with millrace; on a quiet machine never",
     "0102": "two consumers have to join in one rebalance, though nothing delays it "
-    "(`group.initial.rebalance.delay.ms=0`). It failed in 1 of 12 runs with Kafka, in 3 of 11 with millrace"
+    "(`group.initial.rebalance.delay.ms=0`). It failed in 1 of 12 runs with Kafka, in 3 of 11 with millrace",
 }
 """Tests whose client races with itself, so that they fail now and then with Kafka too."""
 ATTEMPTS = 4

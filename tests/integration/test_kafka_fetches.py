@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,16 @@ import pytest
 
 from millrace.acls import AccessControlEntry, AclBinding, AclOperation, AclPermission, ResourcePattern, ResourceType
 from millrace.clients import Admin, Producer
-from millrace.errors import ThrottledError
+from millrace.errors import StorageError, ThrottledError
 from millrace.kafka_protocol.calls.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from millrace.kafka_protocol.calls.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from millrace.records import Compression, Record, build_rows_batch, compiled, read_rows, scan_headers
 from millrace.records.message_set import build_entries
 from millrace_broker.kafka_api.row_batches import RowBatches
-from millrace_broker.log import PartitionLog
+from millrace_broker.log import LogManager, PartitionLog
 from millrace_broker.log.read_ahead import ReadAhead
 from millrace_broker.log.read_threads import LogReads
+from millrace_broker.runtime import Executors
 from millrace_broker.security import ACL_AUTHORIZER
 from millrace_broker.testing import EmbeddedBroker
 
@@ -286,3 +287,27 @@ def test_what_a_consumer_fetches_next_is_read_ahead(
     assert found == values
     assert len(taken) > 2
     assert bool(converted) is is_columnar
+
+
+def test_nothing_is_read_ahead_from_a_disk_that_has_failed(
+    wire: KafkaWire, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(5):
+        _produce(wire, topic)
+    ended, begin = list[str](), Executors.begin
+
+    def fail(*_: object) -> None:
+        raise StorageError("offline")
+
+    def begin_after_a_failure(executors: Executors, work: Coroutine[Any, Any, None]) -> None:
+        async def observed() -> None:
+            await work
+            ended.append(topic)
+
+        monkeypatch.setattr(LogManager, "get", fail)
+        begin(executors, observed())
+
+    monkeypatch.setattr(Executors, "begin", begin_after_a_failure)
+    (found,) = wire.call(_limited_fetch(topic, 1, 100), _VERSION).responses[0].partitions
+    assert found.records
+    assert eventually(lambda: ended) == [topic]

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from millrace.errors import StorageError
 from millrace.records import read_header
 from millrace_broker.kafka_api.call import KafkaRequest
 from millrace_broker.kafka_api.fetched_rows import ResponseRows
@@ -41,7 +42,10 @@ def prepare(request: KafkaRequest, rows: ResponseRows, fetches: Sequence[NextFet
 async def _prepare(request: KafkaRequest, rows: ResponseRows, fetches: Sequence[NextFetch]) -> None:
     broker, columnar = request.broker, []
     for each in fetches:
-        log = broker.logs.get(each.topic.name, each.partition)
+        try:
+            log = broker.logs.get(each.topic.name, each.partition)
+        except StorageError:  # offline; the fetch reports it
+            continue
         if log is None:
             continue
         records = await broker.read_ahead.read(NextRead(log, each.offset, each.end_offset, each.max_bytes))

@@ -8,7 +8,8 @@ Invariants
 - The held records and the reads in progress take at most ``bytes_max``. Without room nothing is read ahead, because new
   records in the place of older ones would drop those that are fetched next.
 - Records are given out once, and only if a read of the log would return them at that moment. A truncation and a
-  compaction replace the segment object, a deletion raises the log start offset.
+  compaction replace the segment object, a deletion raises the log start offset. Records are only held if they are in
+  the segment that has their first offset, so that one object tells.
 - Records that nobody fetches are dropped after ``KEPT_S``.
 - Remote segments are not read ahead: they have a cache of their own.
 """
@@ -104,7 +105,8 @@ class ReadAhead:
             return b""
         finally:
             self._bytes -= max_bytes
-        if records and key not in self._held:
+        is_within = log.segment_of(next_offset - 1) is segment
+        if records and is_within and key not in self._held:
             expiry = asyncio.get_running_loop().call_later(KEPT_S, self._drop, key)
             self._held[key] = _Ahead(segment, records, next_offset, end_offset, expiry)
             self._bytes += len(records)

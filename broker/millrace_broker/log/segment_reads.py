@@ -67,7 +67,10 @@ def _check_ascending(segment: Segment, position: int, data: bytes, sealed_end: i
 
 
 def _check_end(segment: Segment, position: int, next_offset: int, sealed_end: int | None) -> None:
-    """Check that the next batch, or the next segment, begins at ``next_offset`` or later."""
+    """Check that the next batch, or the next segment, begins at ``next_offset`` or later.
+
+    The segment remembers such a batch, because the next read usually begins with it.
+    """
     following = segment.header_at(position) if position < segment.size_bytes else None
     limit = sealed_end if following is None else following.base_offset
     if limit is not None and next_offset > limit:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from millrace.config.topic import TopicConfig
 from millrace.errors import StorageError
 from millrace.records import Record, build_rows_batch, end_of_batches
-from millrace_broker.log import OsFiles, PartitionLog, read_ahead
+from millrace_broker.log import OsFiles, PartitionLog, ReplicatedBatches, read_ahead
 from millrace_broker.log.read_ahead import NextRead, ReadAhead
 from millrace_broker.log.read_threads import LogReads, ReadPlace
 from millrace_broker.log.tiered.remote_reads import RemoteReaders
@@ -110,6 +110,24 @@ def test_records_that_are_gone_are_not_given(open_log: OpenLog, batch: Batch, ch
             while change == "truncate and append" and log.log_end_offset < 16:
                 log.append(batch([7]))
             assert ahead.take(log, 4, log.log_end_offset, 1000) is None
+
+    asyncio.run(run())
+    log.close()
+
+
+def test_records_of_another_segment_are_not_held(open_log: OpenLog, batch: Batch) -> None:
+    """Behind a gap that compaction left, a read gets records of the next segment, which may be truncated."""
+    log, far = open_log({"cleanup.policy": "compact"}), 2**31 + 1000
+    log.append_replicated(ReplicatedBatches(batch()))
+    log.append_replicated(ReplicatedBatches(batch([5], base_offset=far)))
+
+    async def run() -> None:
+        async with ahead_of() as ahead:
+            assert await ahead.read(NextRead(log, 1, far + 1, 1000))
+            log.truncate_to(far)
+            log.append_replicated(ReplicatedBatches(batch([6], base_offset=far)))
+            assert ahead.take(log, 1, far + 1, 1000) is None
+            assert ahead.held_bytes == 0
 
     asyncio.run(run())
     log.close()
