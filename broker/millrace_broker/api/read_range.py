@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from millrace.protocol import millrace_pb2 as pb
-from millrace.records import scan_headers
+from millrace.records import end_of_batches
 from millrace_broker.api.common.access_rules import authorized
 from millrace_broker.api.common.ranges import aborted_transactions, check_range, end_of, find_partition
 from millrace_broker.api.common.request_context import RequestContext
@@ -55,6 +55,5 @@ def readable_partition(broker: Broker, request: pb.ReadRangeRequest) -> ServedPa
 def read_chunk(partition: ServedPartition, offset: int, end_offset: int) -> tuple[bytes, int]:
     """Read the next chunk. Return it and the offset that follows it. Reads the disk."""
     records = partition.log.read(offset, CHUNK_BYTES, end_offset=end_offset)
-    headers = [header for _, header in scan_headers(records)]
     # If compaction has emptied the end of the range, no batch is left to read.
-    return records, headers[-1].next_offset if headers else end_offset
+    return records, end_of_batches(records, end_offset)

@@ -20,7 +20,7 @@ from millrace.clients.transport import PendingCall, unary
 from millrace.config.client import ClientConfig, Isolation
 from millrace.errors import MillraceError
 from millrace.protocol import millrace_pb2 as pb
-from millrace.records import scan_headers
+from millrace.records import end_of_batches
 
 _READ_CHUNK = unary(lambda stub: stub.ReadRangeChunk)
 
@@ -152,7 +152,7 @@ class LogOperations:
                 for records in self._read_at_leader(request):
                     attempt, waited_s = 0, 0.0
                     yield records
-                    position = max(position, _next_offset(records))
+                    position = max(position, end_of_batches(records, 0))
                 return
             except MOVED:
                 if waited_s >= self._config.socket_connection_setup_timeout_ms / 1000:
@@ -168,7 +168,7 @@ class LogOperations:
         try:
             while pending is not None:
                 records = pending.result().records
-                position = _next_offset(records)
+                position = end_of_batches(records, 0)
                 pending = None
                 if request.start_offset < position < request.end_offset:
                     following = pb.ReadRangeRequest()
@@ -183,10 +183,3 @@ class LogOperations:
     def _begin_chunk(self, request: pb.ReadRangeRequest, address: str) -> PendingCall[pb.ReadRangeResponse]:
         timeout_s = self._config.request_timeout_ms / 1000
         return self._connections.begin(_READ_CHUNK, request, address=address, timeout_s=timeout_s, cancellable=True)
-
-
-def _next_offset(records: bytes) -> int:
-    last = 0
-    for _, header in scan_headers(records):
-        last = header.next_offset
-    return last

@@ -126,14 +126,14 @@ class _Headers(NamedTuple):
 
 
 _NOTHING: Final = _Column(np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.uint8))
-_INTEGERS_BYTES: Final = 31
+INTEGERS_BYTES: Final = 31
 """Most bytes of a record beside its key, its value and its headers: an attribute, a long, and four integers."""
 _HEADER_INTEGERS_BYTES: Final = 10
 
 
 def _body(timestamp_deltas: Longs, offset_deltas: Longs, key: _Column, value: _Column, headers: _Headers) -> memoryview:
     """Return all records. Raises ``MessageTooLargeError``."""
-    size_max = len(timestamp_deltas) * _INTEGERS_BYTES + len(headers.keys.sizes) * _HEADER_INTEGERS_BYTES
+    size_max = len(timestamp_deltas) * INTEGERS_BYTES + len(headers.keys.sizes) * _HEADER_INTEGERS_BYTES
     size_max += sum(column.size_bytes for column in (key, value, headers.keys, headers.values))
     if size_max > _INT_MAX:
         raise MessageTooLargeError(

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from millrace.records.columnar import ColumnFlags
-from millrace.records.compression import Compression
-from millrace.records.header import NO_TIMESTAMP, BatchHeader, ReadableBuffer, TimestampType
+from millrace.records.header import NO_TIMESTAMP, BatchHeader, ReadableBuffer
 from millrace.records.statistics import STATISTICS_ROWS_MIN
 from millrace.records.usual_message import Place, read_usual_message
 
@@ -27,25 +26,13 @@ def usual_column_times(buffer: ReadableBuffer, position: int, header: BatchHeade
     one timestamp. For any other batch return None, because ``validate_batch`` decides. The caller has verified the
     checksum.
     """
-    if not _may_be_usual(header):
+    if header.count > _ROWS_MAX or not NO_TIMESTAMP <= header.base_timestamp == header.max_timestamp:
         return None
     message = read_usual_message(buffer, position, header)
     if message is None or message.has_statistics or message.flags & ColumnFlags.TIMESTAMPS:
         return None
     is_valid = all(_is_valid(column, message.body, header.count) for column in message.columns)
     return (header.max_timestamp, header.max_timestamp) if is_valid else None
-
-
-def _may_be_usual(header: BatchHeader) -> bool:
-    return (
-        header.is_columnar
-        and 0 < header.count <= _ROWS_MAX
-        and header.last_offset_delta == header.count - 1
-        and header.compression == Compression.NONE
-        and header.timestamp_type is TimestampType.CREATE_TIME
-        and not header.has_delete_horizon
-        and NO_TIMESTAMP <= header.base_timestamp == header.max_timestamp
-    )
 
 
 def _is_valid(column: Sequence[Place], body: memoryview, rows: int) -> bool:

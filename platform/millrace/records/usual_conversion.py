@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from millrace.records.columnar import ColumnFlags
 from millrace.records.compiled import load_loops
-from millrace.records.compression import Compression
 from millrace.records.header import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -21,17 +20,15 @@ from millrace.records.header import (
     NO_TIMESTAMP,
     BatchHeader,
     ReadableBuffer,
-    TimestampType,
     attributes_of,
     seal,
 )
+from millrace.records.row_columns_writing import INTEGERS_BYTES
 from millrace.records.usual_message import Place, UsualMessage, read_usual_message
 from millrace.records.varint_arrays import Bytes, Ints, Longs
 
 _ROW_BYTES: Final = 12
 """A row's bytes beside its key and value, at least as many as ``split_rows`` counts."""
-_INTEGERS_BYTES: Final = 31
-"""Most bytes of a row beside its key and value: an attribute, a long, and four integers."""
 _NOTHING: Final = (np.empty(0, np.int32), np.empty(0, np.uint8))
 
 
@@ -40,7 +37,7 @@ def usual_rows_of(batch: ReadableBuffer, header: BatchHeader, *, bytes_max: int)
 
     Return None for any other batch, and if the rows may exceed ``bytes_max``.
     """
-    if not _may_be_usual(header):
+    if header.is_control or not _has_consistent_producer(header):
         return None
     message = read_usual_message(batch, 0, header)
     if message is None:
@@ -53,7 +50,7 @@ def usual_rows_of(batch: ReadableBuffer, header: BatchHeader, *, bytes_max: int)
     oldest, newest = int(timestamps.min()), int(timestamps.max())
     if oldest < NO_TIMESTAMP or len(keys[1]) + len(values[1]) + (header.count + 1) * _ROW_BYTES > bytes_max:
         return None
-    body = np.empty(header.count * _INTEGERS_BYTES + len(keys[1]) + len(values[1]), np.uint8)
+    body = np.empty(header.count * INTEGERS_BYTES + len(keys[1]) + len(values[1]), np.uint8)
     size_bytes = load_loops().write_plain_rows(body, timestamps, *keys, *values)
     if size_bytes < 0:
         return None
@@ -66,17 +63,11 @@ def usual_rows_of(batch: ReadableBuffer, header: BatchHeader, *, bytes_max: int)
     return seal(fields, body[:size_bytes].data)
 
 
-def _may_be_usual(header: BatchHeader) -> bool:
-    has_producer = header.producer_epoch != NO_PRODUCER_EPOCH and header.base_sequence >= 0
-    return (
-        header.is_columnar
-        and not header.is_control
-        and 0 < header.count == header.last_offset_delta + 1
-        and header.compression == Compression.NONE
-        and header.timestamp_type is TimestampType.CREATE_TIME
-        and not header.has_delete_horizon
-        and (not header.is_transactional if header.producer_id == NO_PRODUCER_ID else has_producer)
-    )
+def _has_consistent_producer(header: BatchHeader) -> bool:
+    """Return whether the fields of the producer agree, as ``rows_header`` demands."""
+    if header.producer_id == NO_PRODUCER_ID:
+        return not header.is_transactional
+    return header.producer_epoch != NO_PRODUCER_EPOCH and header.base_sequence >= 0
 
 
 def _timestamps(message: UsualMessage, header: BatchHeader) -> Longs | None:

@@ -18,7 +18,8 @@ import pyarrow as pa
 from millrace.errors import CorruptBatchError
 from millrace.records.arrays import binary_array, int64_array
 from millrace.records.columnar import OPAQUE_SCHEMA_ID, ColumnFlags, opaque_body_schema, read_columns_header
-from millrace.records.header import BatchHeader, ReadableBuffer
+from millrace.records.compression import Compression
+from millrace.records.header import BatchHeader, ReadableBuffer, TimestampType
 from millrace.records.ipc_message import number_positions
 
 _ALIGNMENT_BYTES: Final = 8
@@ -79,11 +80,14 @@ def _shape(flags: int) -> _Shape:
 
 
 def read_usual_message(buffer: ReadableBuffer, position: int, header: BatchHeader) -> UsualMessage | None:
-    """Read the message of the columnar batch at ``position``, if it is a usual one of an opaque topic.
+    """Read the message of the batch at ``position``, if it is a usual columnar batch of an opaque topic.
 
-    Return None for any other message, because Arrow decides about it. The batch is uncompressed, and its checksum has
-    been verified. The content of the buffers is not checked.
+    Such a batch has records without gaps, is uncompressed, and has the timestamps of its producer. Return None for any
+    other batch, because Arrow decides about it. Its checksum has been verified. The content of the buffers is not
+    checked.
     """
+    if not _may_be_usual(header):
+        return None
     try:
         columns = read_columns_header(buffer, position, header)
     except CorruptBatchError:
@@ -103,6 +107,16 @@ def read_usual_message(buffer: ReadableBuffer, position: int, header: BatchHeade
         return None
     places = _places(numbers, shape.buffers, rows, len(body))
     return None if places is None else UsualMessage(columns.flags, columns.statistics_position > 0, body, places)
+
+
+def _may_be_usual(header: BatchHeader) -> bool:
+    return (
+        header.is_columnar
+        and 0 < header.count == header.last_offset_delta + 1
+        and header.compression == Compression.NONE
+        and header.timestamp_type is TimestampType.CREATE_TIME
+        and not header.has_delete_horizon
+    )
 
 
 def _places(numbers: list[int], buffers: tuple[int, ...], rows: int, body_bytes: int) -> list[list[Place]] | None:
