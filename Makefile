@@ -40,7 +40,7 @@ test: setup      ## the whole suite, from nothing, in WORKERS processes
 	-$(BIN)/python -m tests.jvm $@
 
 quick: setup     ## pure logic and oracles in less than four minutes, without brokers and Spark
-	$(PYTEST) tests/unit tests/conformance tests/fuzz tests/simulation -m "not broker and not spark and not slow"
+	$(PYTEST) tests/unit tests/conformance tests/fuzz tests/simulation -m "not broker and not spark and not slow" --hypothesis-profile quick
 
 durations: setup ## the whole suite; records the duration of each file, by which `make test` distributes the files
 	$(PYTEST) --record-durations

@@ -19,8 +19,9 @@ seconds with each round, and by the minutes of a variable that the mark names as
 * ``FUZZ_CASES``, ``FUZZ_SEED``, ``FUZZ_FIRST``: the number and the choice of the cases for fuzzed decoders
 
 Marks define tiers. ``make quick`` runs the tests without ``broker`` (which the folders ``integration`` and
-``histories`` have), ``spark`` and ``slow``. ``make test`` runs all tests, and the files with the longest recorded
-durations first (``tests/durations.py``). Tests wait by ``tests/integration/waiting.py``, as long as there is progress.
+``histories`` have), ``spark`` and ``slow``. It draws a quarter of the usual examples for each property test.
+``make test`` runs all tests, and the files with the longest recorded durations first (``tests/durations.py``).
+Tests wait by ``tests/integration/waiting.py``, as long as there is progress.
 
 Random tests draw other cases at each run, so that repeated runs of the suite cover more cases.
 
@@ -71,6 +72,7 @@ settings.register_profile(
     print_blob=True,
     database=DirectoryBasedExampleDatabase(EXAMPLES),
 )
+settings.register_profile("quick", settings.get_profile("millrace"), max_examples=25)
 settings.register_profile("soak", settings.get_profile("millrace"), max_examples=2000)
 settings.load_profile("millrace")
 
@@ -160,6 +162,8 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "dial(name, seconds, minutes): takes its number of rounds from the dial of this name"
     )
     use_short_lived_jvms()
+    # As in Spark's workers. More threads only exchange the small tables of tests, at a fifth of the CPU time.
+    os.environ.setdefault("POLARS_MAX_THREADS", "1")
     # Of the stacks of all threads Python prints a hundred, perhaps without that of the thread that crashed.
     faulthandler.enable(os.dup(2), all_threads=False)
     planted_secrets.pytest_configure(config)

@@ -32,17 +32,20 @@ def test_clusters_keep_their_promises(half: int, rounds: int, seed: int) -> None
     assert f"0 of {count} seeds failed" in ran.stdout
 
 
+@pytest.mark.slow
 def test_a_broker_stops_while_partitions_are_taken_from_it() -> None:
     # The broker once failed while it closed its coordinators, and stayed partly stopped.
     assert simulate("--seed", "88").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_seed_repeats_to_the_last_step() -> None:
     first, again, other = (simulate("--seed", seed).stdout for seed in ("4", "4", "12"))
     assert first == again
     assert first != other
 
 
+@pytest.mark.slow
 def test_a_failing_seed_fails_again_at_the_same_step() -> None:
     fault = "a new leader in the old epoch"
     first, again = (simulate("--seed", "2", "--plant", fault) for _ in range(2))

@@ -9,6 +9,8 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 from ...integration.waiting import run_to_end
 
 ROOT = Path(__file__).parents[3]
@@ -28,6 +30,7 @@ def test_it(number):
 """
 
 
+@pytest.mark.slow
 def test_a_run_ends_whose_process_dies_after_it_has_ended_several_files(tmp_path: Path) -> None:
     for number in range(8):
         (tmp_path / f"test_{number}.py").write_text(SMALL)

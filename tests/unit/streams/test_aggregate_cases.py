@@ -54,7 +54,7 @@ def outputs_of(batch_records: int) -> dict[str, list[cases.Row]]:
     }
 
 
-@pytest.mark.parametrize("batch_records", [1, 7, 1000])
+@pytest.mark.parametrize("batch_records", [pytest.param(1, marks=pytest.mark.slow), 7, 1000])
 @pytest.mark.parametrize("output", cases.OUTPUTS)
 def test_aggregates_are_those_of_the_documented_rules(output: str, batch_records: int) -> None:
     found = outputs_of(batch_records)[output]
@@ -62,6 +62,7 @@ def test_aggregates_are_those_of_the_documented_rules(output: str, batch_records
     assert cases.settled(output, found) == cases.expected(output)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", [chosen for chosen in cases.SETS if chosen != "all"])
 def test_results_do_not_depend_on_the_other_aggregates(chosen: str) -> None:
     driver = driver_after(7, chosen)

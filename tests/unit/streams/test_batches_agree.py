@@ -31,6 +31,8 @@ from millrace_streams import (
 )
 from millrace_streams import max as max_
 
+pytestmark = pytest.mark.slow
+
 TYPES = {"key": "string", "value": "long"}
 TOPICS = ("x", "y")
 

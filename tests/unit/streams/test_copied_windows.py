@@ -28,6 +28,8 @@ from millrace_streams.layout import OPAQUE_SHAPE
 
 from .test_worker import TYPES, Script, Variable, as_rows, batch_results, bounded, streamed
 
+pytestmark = pytest.mark.slow
+
 WINDOWS: dict[str, Any] = {
     "tumbling": tumbling(10, grace=4),
     "hopping": tumbling(10, grace=4).advance_by(5).retain(25),

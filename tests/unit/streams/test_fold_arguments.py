@@ -42,6 +42,8 @@ from .test_generated_partitions import read
 from .test_state_packed import InTheLog
 from .test_worker import Variable, called
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = [TestRecord("x", "ab"[place % 2], value, 3 * place) for place, value in enumerate((1, 2, 3, 2, 3, 1, 2))]
 ROWS = row(pa.schema([("n", pa.int64()), ("total", pa.float64())]))
 WINDOWS = [tumbling(9), hopping(9, advance=3), sliding(6), sessions(6)]

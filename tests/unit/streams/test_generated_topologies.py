@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ records = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(data=st.data(), script=st.lists(records, min_size=2, max_size=25), cuts=st.sets(st.integers(1, 24), max_size=5))
 def test_batches_of_any_size_agree(data: st.DataObject, script: list[TestRecord], cuts: set[int]) -> None:

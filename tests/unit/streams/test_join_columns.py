@@ -28,6 +28,8 @@ from millrace_streams import (
     within,
 )
 
+pytestmark = pytest.mark.slow
+
 LONGS = {"key": "string", "value": "long"}
 ROWS = {"key": "string", "value": json_rows("a BIGINT, b STRING, ref STRING")}
 JOINED = row("a BIGINT, c BIGINT, d STRING")

@@ -44,6 +44,8 @@ from millrace_streams.state.rows import Limits
 from millrace_streams.steps.batch import TOMBSTONE, Batch
 from millrace_streams.steps.reader import Reader
 
+pytestmark = pytest.mark.slow
+
 TYPES = {"key": "string", "value": "long"}
 IN_PAGES = Limits(log_bytes=2_000, page_bytes=1_500, slot_ms=5)
 
@@ -66,9 +68,8 @@ def windows(stream: Any) -> None:
     counts = grouped.windowed_by(tumbling(10, grace=15)).count(store="counts")
     counts.filter(lambda number: number != 2).to_delta("not two")
     counts.suppress(Suppressed.until_window_closes()).to_stream().to_delta("finals")
-    grouped.windowed_by(sliding(7, grace=30)).aggregate(lambda: 0, lambda k, v, a: a + v, value="long").to_delta(
-        "sliding"
-    )
+    totals = grouped.windowed_by(sliding(7, grace=30)).aggregate(lambda: 0, lambda k, v, a: a + v, value="long")
+    totals.to_delta("sliding")
 
 
 def tables(stream: Any) -> None:
@@ -481,9 +482,8 @@ def test_a_global_table_goes_before_all_other_records() -> None:
     # The times of the table's records do not matter. Here all are later than the records that look them up.
     builder = StreamsBuilder()
     table = builder.global_table("other", **TYPES, store="table")
-    joined = builder.stream("in", **TYPES).join(
-        table, lambda left, right: left * 10 + right, selector=lambda key, _: key
-    )
+    both = lambda left, right: left * 10 + right  # noqa: E731
+    joined = builder.stream("in", **TYPES).join(table, both, selector=lambda key, _: key)
     joined.to_delta("joined")
     cut = stages_of(compile_topology(builder.build(), dict.fromkeys(("in", "other"), OPAQUE_SHAPE)))
     scripts = {"in": [("a", 1, 5), ("b", 2, 6)], "other": [("a", 3, 50), ("b", 4, 60)]}

@@ -100,6 +100,7 @@ def test_an_ended_reception_does_not_give_way() -> None:
 
 def test_a_waiting_call_makes_way_for_itself_and_leaves_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receptions, "_LOOK_S", 0.001)
+    monkeypatch.setattr(receptions, "GIVE_WAY_S", 0.05)
     fixture = _Fixture()
 
     async def work() -> None:
@@ -107,7 +108,7 @@ def test_a_waiting_call_makes_way_for_itself_and_leaves_no_timer(monkeypatch: py
         with fixture.receptions.wanted():
             with fixture.receptions.wanted():
                 await asyncio.sleep(0)
-            fixture.now_s = GIVE_WAY_S * 1.1
+            fixture.now_s = receptions.GIVE_WAY_S * 1.1
             await eventually_async(lambda: fixture.receptions._progress == {} or _tick(fixture))
         assert fixture.receptions._next_look is None
 
