@@ -19,7 +19,7 @@ seconds with each round, and by the minutes of a variable that the mark names as
 * ``FUZZ_CASES``, ``FUZZ_SEED``, ``FUZZ_FIRST``: the number and the choice of the cases for fuzzed decoders
 
 Marks define tiers. ``make quick`` runs the tests without ``broker`` (which the folders ``integration`` and
-``histories`` have), ``spark`` and ``slow``. It draws a quarter of the usual examples for each property test.
+``histories`` have), ``spark`` and ``slow``. Property tests draw 25 examples in it, if they name no number.
 ``make test`` runs all tests, and the files with the longest recorded durations first (``tests/durations.py``).
 Tests wait by ``tests/integration/waiting.py``, as long as there is progress.
 
@@ -162,7 +162,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "dial(name, seconds, minutes): takes its number of rounds from the dial of this name"
     )
     use_short_lived_jvms()
-    # As in Spark's workers. More threads only exchange the small tables of tests, at a fifth of the CPU time.
+    # As in Spark's workers. With more threads the tests of Streams need a fifth more CPU time, and are no faster.
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
     # Of the stacks of all threads Python prints a hundred, perhaps without that of the thread that crashed.
     faulthandler.enable(os.dup(2), all_threads=False)

@@ -44,6 +44,7 @@ from millrace_broker.kafka_api import KafkaState, kafka_calls
 from millrace_broker.testing import EmbeddedBroker
 
 from .kafka_clients import create_topic
+from .kafka_share_members import NOT_YET
 from .kafka_wire import KafkaWire, find_coordinator
 from .waiting import Stall
 
@@ -52,8 +53,6 @@ _ACKS = {"acks": -1}
 _OTHERS: dict[int, dict[str, Any]] = {ApiKey.PRODUCE: _ACKS, ApiKey.METADATA: {"topics": ()}}
 """Request fields without a default, or with an unusual one."""
 _UNKNOWN_ID = UUID(int=7)
-_NOT_YET = (14, 15, 16)
-"""Errors while a coordinator is created or loaded."""
 
 
 @pytest.fixture
@@ -109,7 +108,7 @@ def test_a_group_that_does_not_exist_is_dead_or_unknown_by_the_version(wire: Kaf
     find_coordinator(wire, 0, "no-such-group")
     request = DescribeGroupsRequest(groups=("no-such-group",), include_authorized_operations=version >= 3)
     stall = Stall("the coordinator's groups")
-    while (group := wire.call(request, version).groups[0]).error_code in _NOT_YET:
+    while (group := wire.call(request, version).groups[0]).error_code in NOT_YET:
         stall.check()
     assert (group.group_id, group.group_state) == ("no-such-group", "Dead")
     assert group.error_code == (69 if version >= 6 else 0)
